@@ -1,0 +1,36 @@
+"""Dimensions and the solver: sizes as symbols, and what is true of them at all sizes."""
+
+from __future__ import annotations
+
+from linnet.dims.dim import Atom, Dim, Monomial, Relation, RelationOp, dim_max, dim_min, equal
+from linnet.dims.facts import Facts
+from linnet.dims.prove import (
+    Proved,
+    Refuted,
+    Unproved,
+    Verdict,
+    contradictory,
+    prove,
+    proves,
+    suggest,
+)
+
+__all__ = [
+    "Atom",
+    "Dim",
+    "Facts",
+    "Monomial",
+    "Proved",
+    "Refuted",
+    "Relation",
+    "RelationOp",
+    "Unproved",
+    "Verdict",
+    "contradictory",
+    "dim_max",
+    "dim_min",
+    "equal",
+    "prove",
+    "proves",
+    "suggest",
+]
