@@ -1,0 +1,1 @@
+"""The Core tensor IR: nodes, rules, lowering and passes."""

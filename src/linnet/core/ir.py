@@ -1,0 +1,409 @@
+"""The Core IR: a closed sum of small immutable nodes, functions of them, programs.
+
+Nodes are compared by identity; `core.build` interns them, so equal nodes of one Function are one
+node. Every node's `type` is computed by `core.rules`. Shapes hold `Dim`s in the names of the
+function's `dims`; packs and dtype generics are bound before a program gets here.
+
+Numerics: a node is evaluated element by element in its own dtype, rounded once. What accumulates
+wider says so with casts around it (`Reduce("sum", Cast(x, f32))`), except `Dot`, whose `dtype` is
+what the products and the sum are kept in; its result has that dtype too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal as Lit
+
+from linnet.dims import Dim, Relation
+from linnet.source import Span
+from linnet.types import DType, TensorType, Type
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayType:
+    """One tensor for each element of a sub array: a member seen along `layers.*`."""
+
+    element: TensorType | ArrayType
+    length: int
+
+    def __str__(self) -> str:
+        return f"[{self.element}; {self.length}]"
+
+
+@dataclass(frozen=True, slots=True)
+class ResultsType:
+    """What a node with several results has; `Result` picks one."""
+
+    items: tuple[TensorType | ArrayType, ...]
+
+    def __str__(self) -> str:
+        return f"({', '.join(map(str, self.items))})"
+
+
+ValueType = TensorType | ArrayType
+NodeType = ValueType | ResultsType
+
+UnaryOp = Lit["neg", "not", "abs", "exp", "log", "sqrt", "rsqrt", "sin", "cos", "tanh"]
+# div and rem of integers truncate toward zero, x / 0 = 0 and x % 0 = x; shl and shr by a count
+# outside 0 .. bits-1 give 0 (signed shr: the sign); min and max pass NaN on; integers wrap.
+BinaryOp = Lit["add", "sub", "mul", "div", "rem", "min", "max", "and", "or", "xor", "shl", "shr"]
+CompareOp = Lit["eq", "ne", "lt", "le", "gt", "ge"]
+ReduceOp = Lit["sum", "prod", "max", "min", "any", "all"]
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Node:
+    """Base of all nodes."""
+
+    type: NodeType
+    span: Span | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Param(Node):
+    """A parameter of a Function.
+
+    `kind` is "value" (declared by the user), "param" or "buffer" (a weight) or "state". A member's
+    `name` is its path from the block whose method this is (`attention.q_proj.weight`; `layers.*.w`
+    along a sub array, with an ArrayType). In the body of a For over a sub array, an element's
+    members have that loop's variable as `base` and the path from the element as `name`.
+    """
+
+    name: str
+    of: ValueType
+    kind: Lit["value", "param", "buffer", "state"] = "value"
+    base: str = "self"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Literal(Node):
+    """A rank-0 constant; floats are rounded to `dtype`."""
+
+    value: bool | int | float
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Size(Node):
+    """A dimension as a rank-0 value."""
+
+    dim: Dim
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Iota(Node):
+    """`0 .. extent-1`, one axis."""
+
+    extent: Dim
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unary(Node):
+    """`not` is logical on bool and bitwise on integers."""
+
+    op: UnaryOp
+    x: Node
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Binary(Node):
+    """Operands of one shape and dtype; broadcasting is an explicit Expand."""
+
+    op: BinaryOp
+    a: Node
+    b: Node
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Compare(Node):
+    op: CompareOp
+    a: Node
+    b: Node
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Select(Node):
+    """`c ? a : b` elementwise, all of one shape; both sides are evaluated."""
+
+    c: Node
+    a: Node
+    b: Node
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cast(Node):
+    """Float to int truncates toward zero, saturates, NaN gives 0; int to bool is `!= 0`."""
+
+    x: Node
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reshape(Node):
+    x: Node
+    shape: tuple[Dim, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Permute(Node):
+    """Axis `i` of the result is axis `order[i]` of x."""
+
+    x: Node
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Expand(Node):
+    """Axis `i` of x stands at `axes[i]` of the result (ascending); it has that extent or 1.
+
+    The result's other axes are new; x repeats along them and along its axes of 1.
+    """
+
+    x: Node
+    shape: tuple[Dim, ...]
+    axes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Slice(Node):
+    """One `(start, stop, step)` per axis, in range; the step is positive."""
+
+    x: Node
+    ranges: tuple[tuple[Dim, Dim, int], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Concat(Node):
+    parts: tuple[Node, ...]
+    axis: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gather(Node):
+    """`result[*i, *k] = x[...]`: one entry per axis of x, an integer tensor or None.
+
+    The given indices have one common shape, which leads the result; axes with None follow in
+    order. An index outside its axis is clamped to it. `proved` says no clamp is needed.
+    """
+
+    x: Node
+    indices: tuple[Node | None, ...]
+    proved: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reduce(Node):
+    """Drops `axes` (ascending). Over no elements: sum 0, prod 1, any false, all true,
+    max the dtype's lowest and min its highest value (-inf and inf for floats)."""
+
+    op: ReduceOp
+    x: Node
+    axes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dot(Node):
+    """Sum of products over `contract`, kept in `dtype`.
+
+    `batch` and `contract` are pairs (axis of a, axis of b). The result's axes: batch in order,
+    then a's free axes, then b's free axes.
+    """
+
+    a: Node
+    b: Node
+    batch: tuple[tuple[int, int], ...]
+    contract: tuple[tuple[int, int], ...]
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call(Node):
+    """Inputs match `function.params`, `dims` its `dims` (in the caller's names)."""
+
+    function: Function
+    inputs: tuple[Node, ...]
+    dims: tuple[Dim, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class If(Node):
+    """`then` and `other` are closed Functions of `inputs`, with results of the same types."""
+
+    c: Node
+    then: Function
+    other: Function
+    inputs: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class While(Node):
+    """Repeats `body` while `test` holds.
+
+    `inputs` are the carried values, then the fixed ones; `test` and `body` take all of them, body
+    returns the carried ones, `count` of them, which are the node's results.
+    """
+
+    test: Function
+    body: Function
+    inputs: tuple[Node, ...]
+    count: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class For(Node):
+    """`static for`: a counted loop, over a range or over the elements of sub arrays.
+
+    body takes `(i: i64, *carried, *elements of scanned, *fixed)` and returns `(*carried, *elements
+    of collected)`. Results: the final carried values, then one ArrayType per collected element
+    type. `scanned` have ArrayTypes of length stop - start, with start 0; a state among them is
+    collected too. `variable` is the loop's name in the source.
+    """
+
+    body: Function
+    variable: str
+    start: Dim
+    stop: Dim
+    carried: tuple[Node, ...]
+    scanned: tuple[Node, ...]
+    fixed: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Result(Node):
+    of: Node
+    index: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Element(Node):
+    """One element of an ArrayType value."""
+
+    x: Node
+    index: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Update(Node):
+    """An ArrayType value with one element replaced."""
+
+    x: Node
+    index: int
+    value: Node
+
+
+AnyNode = (
+    Param
+    | Literal
+    | Size
+    | Iota
+    | Unary
+    | Binary
+    | Compare
+    | Select
+    | Cast
+    | Reshape
+    | Permute
+    | Expand
+    | Slice
+    | Concat
+    | Gather
+    | Reduce
+    | Dot
+    | Call
+    | If
+    | While
+    | For
+    | Result
+    | Element
+    | Update
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OpId:
+    """The stable identity of an `op`: package, module, name."""
+
+    package: str
+    module: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.module}::{self.name}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Function:
+    """A function of nodes; closed: it refers to nothing but its params and `dims`.
+
+    params: the declared values, flattened, then members used (params and buffers), then states
+    read or written. results: the declared results, flattened, then the new value of each state in
+    `writes` (names of state params). Bodies of If, While and For are Functions of kind "body" that
+    share the dims of the function they stand in.
+    `returns` is the declared result type, whose flattening (tuples and structs left to right) the
+    value results are; None for bodies.
+    """
+
+    name: str
+    kind: Lit["entry", "method", "fn", "op", "body"]
+    op: OpId | None
+    block: str | None  # the block instance whose method this is, as `Name<args>`
+    dims: tuple[str, ...]
+    params: tuple[Param, ...]
+    results: tuple[Node, ...]
+    writes: tuple[str, ...]
+    facts: tuple[Relation, ...]
+    returns: Type | None
+    span: Span | None = field(default=None, repr=False)
+    docs: str = field(default="", repr=False)
+
+    @property
+    def values(self) -> tuple[Param, ...]:
+        return tuple(p for p in self.params if p.kind == "value")
+
+    @property
+    def value_results(self) -> tuple[Node, ...]:
+        return self.results[: len(self.results) - len(self.writes)]
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestEntry:
+    """A param, buffer or state of the root block.
+
+    `path` has a `*` for each array position, `repeat` the array lengths; `type` is one element's.
+    """
+
+    path: str
+    repeat: tuple[int, ...]
+    kind: Lit["param", "buffer", "state"]
+    type: TensorType
+    optional: bool
+
+    def expanded(self) -> tuple[str, ...]:
+        """Every concrete path, positions written out, in order."""
+        paths = [self.path]
+        for length in self.repeat:
+            paths = [p.replace("*", str(i), 1) for p in paths for i in range(length)]
+        return tuple(paths)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    root: str
+    entries: tuple[ManifestEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """All entries of a root block (or the free entries of a module), lowered.
+
+    `functions` holds every function reachable from the entries, callees first.
+    """
+
+    name: str
+    functions: dict[str, Function]
+    entries: dict[str, Function]
+    manifest: Manifest
+    generics: dict[str, int | str]
+    main: str  # the entry that a direct call runs

@@ -1,0 +1,62 @@
+"""Source text and positions in it; nothing else in Linnet knows about offsets."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in a source: 1-based line and column (code points), 0-based byte offset."""
+
+    line: int
+    column: int
+    offset: int
+
+
+@dataclass(eq=False, slots=True)
+class Source:
+    """One file's text; `name` is the path shown to users."""
+
+    name: str
+    text: str
+    _starts: list[int] = field(default_factory=list[int], init=False, repr=False)
+
+    def line_starts(self) -> list[int]:
+        """Code-point offsets at which each line begins."""
+        if not self._starts:
+            self._starts.append(0)
+            self._starts.extend(i + 1 for i, c in enumerate(self.text) if c == "\n")
+        return self._starts
+
+    def position(self, index: int) -> Position:
+        """Line, column and byte offset of a code-point index."""
+        index = max(0, min(index, len(self.text)))
+        starts = self.line_starts()
+        line = bisect_right(starts, index)
+        offset = len(self.text[:index].encode("utf-8", "surrogatepass"))
+        return Position(line, index - starts[line - 1] + 1, offset)
+
+    def line(self, number: int) -> str:
+        """The text of a 1-based line, without its line end."""
+        starts = self.line_starts()
+        end = starts[number] - 1 if number < len(starts) else len(self.text)
+        return self.text[starts[number - 1] : end].rstrip("\r")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A half-open range of code points in a source."""
+
+    source: Source
+    start: int
+    end: int
+
+    @property
+    def text(self) -> str:
+        return self.source.text[self.start : self.end]
+
+    def to(self, other: Span) -> Span:
+        """From the start of this span to the end of `other`."""
+        return Span(self.source, self.start, other.end)

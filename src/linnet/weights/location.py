@@ -1,0 +1,125 @@
+"""Where a stored tensor lies, and reading it from there without loading the rest."""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+
+from linnet.diagnostics import PlanError
+from linnet.weights.arrays import DTYPES, Array, RawTensor, as_array
+
+MEMORY = Path("<memory>")
+# Quantised rows are widened in groups of about this many elements, so that the f32 form of a
+# large tensor never stands beside its rounded one.
+GROUP = 1 << 22
+
+
+class MappedFile:
+    """A file mapped into memory on first use; unread pages cost nothing."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self.path = path
+        self.size = size
+        self._map: mmap.mmap | None = None
+
+    def view(self, start: int, end: int) -> memoryview:
+        """The bytes from start to end, read-only and not copied."""
+        return memoryview(self._mapping())[start:end]
+
+    def release(self, start: int, end: int) -> None:
+        """The pages inside the range count as memory no longer; reading them again is allowed."""
+        first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+        last = self.size if end == self.size else end // mmap.PAGESIZE * mmap.PAGESIZE
+        if self._map is not None and first < last and hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED, first, last - first)
+
+    def _mapping(self) -> mmap.mmap:
+        if self._map is None:
+            try:
+                with self.path.open("rb") as file:
+                    self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            except (OSError, ValueError) as error:
+                raise PlanError(f"{self.path}: cannot be read: {error}") from error
+            if len(self._map) != self.size:
+                raise PlanError(
+                    f"{self.path}: changed while it was being loaded "
+                    f"({self.size:,} bytes when checked, {len(self._map):,} now)"
+                )
+        return self._map
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorLocation:
+    """A stored tensor: its file, name, shape and byte range; no byte of it has been read.
+
+    `dtype` is None for a quantised tensor, whose `encoding` names the scheme instead. `heads` is
+    set where the rows of a projection are stored in interleaved pairs and read back as halves.
+    """
+
+    file: Path
+    name: str
+    dtype: str | None
+    shape: tuple[int, ...]
+    start: int
+    end: int
+    encoding: str = ""
+    heads: int | None = None
+    source: Any = field(default=None, repr=False)
+
+    @property
+    def nbytes(self) -> int:
+        return self.end - self.start
+
+    def raw(self) -> RawTensor:
+        """The stored bytes as they lie, for a tensor that has a dtype of its own."""
+        if self.dtype is None:
+            raise PlanError(
+                f"{self.file}: `{self.name}` is quantised ({self.encoding}): read() dequantises it"
+            )
+        if isinstance(self.source, MappedFile) and self.heads is None:
+            return RawTensor(self.dtype, self.shape, self.source.view(self.start, self.end))
+        return RawTensor(self.dtype, self.shape, self.read().tobytes())
+
+    def read(self, dtype: str | None = None) -> Array:
+        """The tensor, rounded once where `dtype` asks for another than the stored one.
+
+        Without a conversion the array is a read-only view of the mapped file (or the very array
+        of an in-memory checkpoint). A quantised tensor is dequantised in f32 first.
+        """
+        if not isinstance(self.source, MappedFile):
+            array = as_array(self.source)
+        elif self.dtype is None:
+            return self._halves(self._dequantised(self.source, DTYPES[dtype or "f32"]))
+        else:
+            data = self.source.view(self.start, self.end)
+            array = np.frombuffer(data, DTYPES[self.dtype]).reshape(self.shape)
+        wanted = DTYPES[dtype] if dtype is not None else array.dtype
+        return self._halves(array.astype(wanted, copy=False))
+
+    def release(self) -> None:
+        """The mapped pages of this tensor count as memory no longer."""
+        if isinstance(self.source, MappedFile):
+            self.source.release(self.start, self.end)
+
+    def _dequantised(self, source: MappedFile, dtype: np.dtype[Any]) -> Array:
+        scheme = gguf.GGMLQuantizationType[self.encoding]
+        width = self.shape[-1]
+        rows = int(np.prod(self.shape[:-1]))
+        data = np.frombuffer(source.view(self.start, self.end), np.uint8).reshape(rows, -1)
+        result = np.empty((rows, width), dtype)
+        step = max(1, GROUP // width)
+        for row in range(0, rows, step):
+            result[row : row + step] = gguf.dequantize(data[row : row + step], scheme)
+        return result.reshape(self.shape)
+
+    def _halves(self, array: Array) -> Array:
+        """Row 2k and 2k + 1 of each head are its k-th pair; put first members before second ones."""
+        if self.heads is None:
+            return array
+        paired = array.reshape(self.heads, -1, 2, *array.shape[1:])
+        return np.ascontiguousarray(paired.swapaxes(1, 2)).reshape(array.shape)
