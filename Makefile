@@ -1,0 +1,64 @@
+# make demo   set up .venv, fetch the small model, print its answer
+# make test   set up .venv, then everything CI runs
+# make quick  the quick tests only;  make lint  style and types only
+
+PYTHON  ?= python3
+WORKERS ?= 2
+SEED    ?= ../shared/seed
+CARD    := smollm2-135m-instruct
+PROMPT  := Explain in two sentences why the sky is blue.
+
+VENV := .venv
+BIN  := $(VENV)/bin
+PIP   = $(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --seed-dir "$(SEED)"
+# Where Linnet source lives in the package itself.
+SOURCES := src/linnet/std src/linnet/zoo
+
+.PHONY: demo test quick slow lint types sources size clean
+.NOTPARALLEL:
+
+demo: $(VENV)/.run-ready
+	$(BIN)/python -m linnet.nest pull $(CARD)
+	$(BIN)/linnet run $(CARD) "$(PROMPT)" --dtype f32 --max-new-tokens 72
+
+test: lint types sources quick slow size
+
+lint: $(VENV)/.dev-ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev-ready
+	$(BIN)/mypy
+
+sources: $(VENV)/.dev-ready
+	$(BIN)/linnet check --strict $(SOURCES)
+
+quick: $(VENV)/.dev-ready
+	$(PYTEST) -m "not slow"
+
+slow: $(VENV)/.dev-ready
+	$(PYTEST) -m slow
+
+size: $(VENV)/.dev-ready
+	$(BIN)/python tools/size.py
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# Stamps: set-up is done again only when what it installs from has changed.
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Linnet needs Python 3.11 or newer: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.run-ready: $(VENV)/.made pyproject.toml constraints.txt
+	@echo "installing Linnet and PyTorch into $(VENV) (once; some minutes) ..."
+	$(PIP) -e ".[torch,nest]"
+	@touch $@
+
+$(VENV)/.dev-ready: $(VENV)/.made pyproject.toml constraints.txt
+	@echo "installing Linnet, PyTorch and the test tools into $(VENV) (once; some minutes) ..."
+	$(PIP) -e ".[dev]"
+	@touch $@ $(VENV)/.run-ready
