@@ -1,0 +1,347 @@
+"""Packages on disk or in an editor; the only place where the front end reads files.
+
+Nothing but `.linnet` files and `linnet.toml` manifests is ever read, and each file once, so that
+spans into it are shared.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from linnet.diagnostics import Findings, LinnetError
+from linnet.source import Source, Span
+
+MANIFEST = "linnet.toml"
+SUFFIX = ".linnet"
+LANGUAGE = "0.1"
+PACKAGE_KEYS = ("name", "version", "language")
+TOML_KINDS: dict[type, str] = {
+    bool: "a boolean",
+    int: "an integer",
+    float: "a float",
+    list: "an array",
+    dict: "a table",
+}
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Package:
+    """A folder with a manifest, the standard library, or (`root` None) a file on its own."""
+
+    name: str
+    version: str
+    root: Path | None
+    manifest: Source | None
+    dependencies: dict[str, Package] = field(default_factory=dict[str, "Package"])
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ModuleFile:
+    """A source file and its logical name within its package: `crate`, `crate.a.b`, `std.x.y`."""
+
+    name: tuple[str, ...]
+    source: Source
+    package: Package
+    path: Path
+
+
+class Workspace:
+    """Finds packages and modules; `overlays` are unsaved texts that stand for files.
+
+    `findings` collects what is wrong with manifests and encodings; the packages and modules are
+    there all the same, with what could be made of them.
+    """
+
+    def __init__(
+        self, overlays: Mapping[str | Path, str] | None = None, std_root: str | Path | None = None
+    ) -> None:
+        given = std_root or os.environ.get("LINNET_STD")
+        root = _real(given or Path(__file__).parent / "std")
+        if given and not root.is_dir():
+            raise LinnetError(
+                f"{given}: no such directory; the standard library is looked for here"
+            )
+        self.findings = Findings()
+        self.std = Package("std", LANGUAGE, root, None)
+        self._overlays = {_real(path): text for path, text in (overlays or {}).items()}
+        self._sources: dict[Path, Source] = {}
+        self._packages: dict[Path, Package] = {}  # by root
+        self._alone: dict[Path, Package] = {}  # by file
+        self._modules: dict[Path, ModuleFile] = {}
+
+    def open(self, path: str | Path) -> Package:
+        """The package that a file or a directory belongs to."""
+        path = _real(path)
+        if not self._is_file(path) and not path.is_dir():
+            raise LinnetError(f"{path}: no such file or directory")
+        if self._in_std(path):
+            return self.std
+        folders = path.parents if self._is_file(path) else (path, *path.parents)
+        for folder in folders:
+            if self._is_file(folder / MANIFEST):
+                return self._package(folder, ())
+        if self._is_file(path):
+            return self._alone.setdefault(path, Package(path.stem, "", None, None))
+        raise LinnetError(f"{path}: not in a package (no {MANIFEST} here or in a folder above)")
+
+    def file(self, path: str | Path) -> ModuleFile:
+        """The module in a file, within its package."""
+        path = _real(path)
+        if path.suffix != SUFFIX:
+            raise LinnetError(f"{path}: not a {SUFFIX} file")
+        return self._module(path, self.open(path))
+
+    def resolve(self, package: Package, parts: tuple[str, ...]) -> ModuleFile | None:
+        """The module that a logical path means inside `package`; None where there is none."""
+        if not parts or not all(part.isidentifier() for part in parts):
+            return None
+        head, rest = parts[0], parts[1:]
+        if head == "std":
+            owner: Package | None = self.std
+        elif head == "crate":
+            owner = package
+        else:
+            owner = package.dependencies.get(head)
+        if owner is None or owner.root is None:
+            return None
+        folder = owner.root if owner is self.std else owner.root / "src"
+        if owner is self.std and not rest:
+            return None
+        path = folder.joinpath(*rest).with_suffix(SUFFIX) if rest else folder / f"lib{SUFFIX}"
+        return self._module(path, owner) if self._is_file(path) else None
+
+    def files_of(self, package: Package) -> tuple[ModuleFile, ...]:
+        """Every source file of a package, in the order of their paths."""
+        if package.root is None:
+            return tuple(self._module(p, package) for p, q in self._alone.items() if q is package)
+        folder = package.root if package is self.std else package.root / "src"
+        paths = {
+            path for path in self._overlays if path.suffix == SUFFIX and folder in path.parents
+        }
+        return tuple(self._module(path, package) for path in sorted(paths | set(_walk(folder))))
+
+    # --- modules ------------------------------------------------------------------------------
+
+    def _module(self, path: Path, package: Package) -> ModuleFile:
+        if path not in self._modules:
+            name = self._logical_name(path, package)
+            self._modules[path] = ModuleFile(name, self._source(path), package, path)
+        return self._modules[path]
+
+    def _logical_name(self, path: Path, package: Package) -> tuple[str, ...]:
+        if package.root is None:
+            return (path.stem,)
+        if package is self.std:
+            return ("std", *path.relative_to(package.root).with_suffix("").parts)
+        src = package.root / "src"
+        parts = path.relative_to(src if src in path.parents else package.root).with_suffix("").parts
+        return ("crate",) if parts == ("lib",) and src in path.parents else ("crate", *parts)
+
+    def _in_std(self, path: Path) -> bool:
+        assert self.std.root is not None
+        return path == self.std.root or self.std.root in path.parents
+
+    # --- files --------------------------------------------------------------------------------
+
+    def _is_file(self, path: Path) -> bool:
+        return path in self._overlays or path.is_file()
+
+    def _source(self, path: Path) -> Source:
+        """The file's text; bytes that are not UTF-8 are replaced, and reported once."""
+        if path in self._sources:
+            return self._sources[path]
+        name = shown(path)
+        if path in self._overlays:
+            source = Source(name, self._overlays[path])
+        else:
+            try:
+                data = path.read_bytes()
+            except OSError as e:
+                raise LinnetError(f"{name}: cannot be read: {e.strerror}") from e
+            source = Source(name, data.decode("utf-8", "replace"))
+            self._report_encoding(source, data)
+        self._sources[path] = source
+        return source
+
+    def _report_encoding(self, source: Source, data: bytes) -> None:
+        try:
+            data.decode("utf-8")
+        except UnicodeDecodeError as e:
+            start = len(data[: e.start].decode("utf-8"))
+            self.findings.add(
+                "E1001",
+                f"byte 0x{data[e.start]:02x} is not UTF-8; a {SUFFIX} file is UTF-8 text",
+                Span(source, start, start + 1),
+                help="save the file as UTF-8",
+            )
+
+    # --- manifests ----------------------------------------------------------------------------
+
+    def _package(self, root: Path, parents: tuple[Path, ...]) -> Package:
+        """The package at `root`; `parents` are those that are being opened because of it."""
+        if root not in self._packages:
+            source = self._source(root / MANIFEST)
+            manifest = _Manifest(source, self.findings)
+            manifest.check()
+            package = Package(manifest.name or root.name, manifest.version, root, source)
+            self._packages[root] = package
+            for name, place in manifest.dependencies():
+                if dependency := self._dependency(manifest, root, name, place, (*parents, root)):
+                    package.dependencies[name] = dependency
+        return self._packages[root]
+
+    def _dependency(
+        self, manifest: _Manifest, root: Path, name: str, place: str, chain: tuple[Path, ...]
+    ) -> Package | None:
+        folder = _real(root / place)
+        if folder in chain:
+            names = [self._packages[p].name for p in chain[chain.index(folder) :]]
+            cycle = " -> ".join([*names, names[0]])
+            manifest.report(f"dependency `{name}` closes a cycle: {cycle}", name, "dependencies")
+        elif not self._is_file(folder / MANIFEST):
+            found = "has no linnet.toml" if folder.is_dir() else "is not a directory"
+            message = f"dependency `{name}`: `{place}` {found} ({shown(folder)})"
+            manifest.report(message, name, "dependencies")
+        else:
+            return self._package(folder, chain)
+        return None
+
+
+class _Manifest:
+    """A manifest's text and values, and where in the text a key stands."""
+
+    def __init__(self, source: Source, findings: Findings) -> None:
+        self.source = source
+        self.findings = findings
+        self.values: dict[str, Any] = {}
+        self.name = self.version = ""
+
+    def check(self) -> None:
+        """Read the values; everything wrong in `[package]` and the keys is reported."""
+        try:
+            self.values = tomllib.loads(self.source.text)
+        except tomllib.TOMLDecodeError as e:
+            self.findings.add("E5001", f"not valid TOML: {e}", self._toml_error(str(e)))
+            return
+        for key in sorted(self.values.keys() - {"package", "dependencies"}):
+            self.unknown(key, "", ("package", "dependencies"))
+        package = self.values.get("package")
+        if not isinstance(package, dict):
+            found = "no `[package]` table" if package is None else "`package` is not a table"
+            form = f'write `[package]` with `name`, `version` and `language = "{LANGUAGE}"`'
+            self.report(found, "package", "", help=form)
+            return
+        for key in sorted(package.keys() - set(PACKAGE_KEYS)):
+            self.unknown(key, "package", PACKAGE_KEYS)
+        name, version, language = (self._text(package, key) for key in PACKAGE_KEYS)
+        self.version = version or ""
+        if name is not None and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", name):
+            self.name = name
+        elif name is not None:
+            rule = "letters, digits, `_` and `-`, not a digit first"
+            self.report(f"`{name}` cannot be a package's name: {rule}", "name", "package")
+        if language not in (None, LANGUAGE):
+            message = f'language version "{language}" is not known; this Linnet reads "{LANGUAGE}"'
+            self.report(message, "language", "package")
+
+    def dependencies(self) -> Iterator[tuple[str, str]]:
+        """Name and path of each well-formed dependency; the others are reported."""
+        table = self.values.get("dependencies", {})
+        if not isinstance(table, dict):
+            self.report("`dependencies` is not a table", "dependencies", "")
+            return
+        for name, value in table.items():
+            form = f'write `{name} = {{ path = "../{name}" }}`'
+            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+                message = f"`{name}` cannot be imported: a dependency's name is an identifier"
+                self.report(message, name, "dependencies")
+            elif name in ("std", "crate"):
+                message = f"`{name}` cannot name a dependency: `{name}.x` has its own meaning"
+                self.report(message, name, "dependencies")
+            elif not isinstance(value, dict):
+                message = f"dependency `{name}` is not a table with a `path`"
+                self.report(message, name, "dependencies", help=form)
+            elif extra := sorted(value.keys() - {"path"}):
+                message = f"unknown key `{extra[0]}` in dependency `{name}`; it has only `path`"
+                self.report(message, name, "dependencies")
+            elif not isinstance(value.get("path"), str):
+                message = f"dependency `{name}` has no `path` that is a string"
+                self.report(message, name, "dependencies", help=form)
+            else:
+                yield name, value["path"]
+
+    def report(self, message: str, key: str, table: str, *, help: str | None = None) -> None:
+        self.findings.add("E5001", message, self._place(key, table), help=help)
+
+    def unknown(self, key: str, table: str, known: tuple[str, ...]) -> None:
+        where = f"in `[{table}]`" if table else "in a manifest"
+        names = ", ".join(f"`{name}`" for name in known)
+        self.report(f"unknown key `{key}` {where}; known are {names}", key, table)
+
+    def _text(self, package: dict[str, Any], key: str) -> str | None:
+        value = package.get(key)
+        if isinstance(value, str) and value:
+            return value
+        example = {"name": "my_model", "version": "0.1.0", "language": LANGUAGE}[key]
+        if key not in package:
+            message, key_at, table = f"`[package]` has no `{key}`", "package", ""
+        elif value == "":
+            message, key_at, table = f"`{key}` is empty", key, "package"
+        else:
+            kind = TOML_KINDS.get(type(value), "a date or time")
+            message, key_at, table = f"`{key}` must be a string, not {kind}", key, "package"
+        self.report(message, key_at, table, help=f'write `{key} = "{example}"`')
+        return None
+
+    def _place(self, key: str, table: str) -> Span:
+        """Where `key` of `table` stands; the first line where it cannot be found."""
+        current, at = "", 0
+        for line in self.source.text.splitlines(keepends=True):
+            header = re.match(r"\s*\[+\s*([^\[\]]+?)\s*\]", line)
+            if header:
+                current = header[1].replace('"', "")
+                dotted = f"{table}.{key}".lstrip(".")
+                if current == dotted or current.startswith(dotted + "."):
+                    return Span(self.source, at + header.start(1), at + header.end(1))
+            else:
+                prefix = "" if current == table else re.escape(table) + r"\s*\.\s*"
+                pattern = rf"\s*{prefix}([\"']?{re.escape(key)}[\"']?)\s*[.=]"
+                found = re.match(pattern, line) if current in ("", table) else None
+                if found:
+                    return Span(self.source, at + found.start(1), at + found.end(1))
+            at += len(line)
+        text = self.source.text
+        return Span(self.source, 0, text.find("\n") if "\n" in text else len(text))
+
+    def _toml_error(self, message: str) -> Span:
+        """The character that the TOML parser names, or the end of the text."""
+        if found := re.search(r"line (\d+), column (\d+)", message):
+            start = self.source.line_starts()[int(found[1]) - 1] + int(found[2]) - 1
+            return Span(self.source, start, min(start + 1, len(self.source.text)))
+        return Span(self.source, len(self.source.text), len(self.source.text))
+
+
+def shown(path: Path) -> str:
+    """A path as users see it: relative below the working directory, else absolute."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def _real(path: str | Path) -> Path:
+    """The one spelling of a path that everything is keyed by: absolute, links followed."""
+    return Path(os.path.realpath(path))
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """The `.linnet` files below a folder; hidden folders are left out."""
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (Path(place, name) for name in files if name.endswith(SUFFIX))
