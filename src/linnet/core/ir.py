@@ -51,15 +51,19 @@ CompareOp = Lit["eq", "ne", "lt", "le", "gt", "ge"]
 ReduceOp = Lit["sum", "prod", "max", "min", "any", "all"]
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True, repr=False)
 class Node:
     """Base of all nodes."""
 
     type: NodeType
-    span: Span | None = field(default=None, repr=False)
+    span: Span | None = None
+
+    def __repr__(self) -> str:
+        # A graph written out as a tree would not end.
+        return f"<{type(self).__name__}: {self.type}>"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Param(Node):
     """A parameter of a Function.
 
@@ -75,7 +79,7 @@ class Param(Node):
     base: str = "self"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Literal(Node):
     """A rank-0 constant; floats are rounded to `dtype`."""
 
@@ -83,7 +87,7 @@ class Literal(Node):
     dtype: DType
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Size(Node):
     """A dimension as a rank-0 value."""
 
@@ -91,7 +95,7 @@ class Size(Node):
     dtype: DType
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Iota(Node):
     """`0 .. extent-1`, one axis."""
 
@@ -99,7 +103,7 @@ class Iota(Node):
     dtype: DType
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Unary(Node):
     """`not` is logical on bool and bitwise on integers."""
 
@@ -107,7 +111,7 @@ class Unary(Node):
     x: Node
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Binary(Node):
     """Operands of one shape and dtype; broadcasting is an explicit Expand."""
 
@@ -116,14 +120,14 @@ class Binary(Node):
     b: Node
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Compare(Node):
     op: CompareOp
     a: Node
     b: Node
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Select(Node):
     """`c ? a : b` elementwise, all of one shape; both sides are evaluated."""
 
@@ -132,7 +136,7 @@ class Select(Node):
     b: Node
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Cast(Node):
     """Float to int truncates toward zero, saturates, NaN gives 0; int to bool is `!= 0`."""
 
@@ -140,13 +144,13 @@ class Cast(Node):
     dtype: DType
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Reshape(Node):
     x: Node
     shape: tuple[Dim, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Permute(Node):
     """Axis `i` of the result is axis `order[i]` of x."""
 
@@ -154,7 +158,7 @@ class Permute(Node):
     order: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Expand(Node):
     """Axis `i` of x stands at `axes[i]` of the result (ascending); it has that extent or 1.
 
@@ -166,7 +170,7 @@ class Expand(Node):
     axes: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Slice(Node):
     """One `(start, stop, step)` per axis, in range; the step is positive."""
 
@@ -174,13 +178,13 @@ class Slice(Node):
     ranges: tuple[tuple[Dim, Dim, int], ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Concat(Node):
     parts: tuple[Node, ...]
     axis: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Gather(Node):
     """`result[*i, *k] = x[...]`: one entry per axis of x, an integer tensor or None.
 
@@ -193,7 +197,7 @@ class Gather(Node):
     proved: tuple[bool, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Reduce(Node):
     """Drops `axes` (ascending). Over no elements: sum 0, prod 1, any false, all true,
     max the dtype's lowest and min its highest value (-inf and inf for floats)."""
@@ -203,7 +207,7 @@ class Reduce(Node):
     axes: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Dot(Node):
     """Sum of products over `contract`, kept in `dtype`.
 
@@ -218,7 +222,7 @@ class Dot(Node):
     dtype: DType
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Call(Node):
     """Inputs match `function.params`, `dims` its `dims` (in the caller's names)."""
 
@@ -227,7 +231,7 @@ class Call(Node):
     dims: tuple[Dim, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class If(Node):
     """`then` and `other` are closed Functions of `inputs`, with results of the same types."""
 
@@ -237,7 +241,7 @@ class If(Node):
     inputs: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class While(Node):
     """Repeats `body` while `test` holds.
 
@@ -251,7 +255,7 @@ class While(Node):
     count: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class For(Node):
     """`static for`: a counted loop, over a range or over the elements of sub arrays.
 
@@ -270,13 +274,13 @@ class For(Node):
     fixed: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Result(Node):
     of: Node
     index: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Element(Node):
     """One element of an ArrayType value."""
 
@@ -284,7 +288,7 @@ class Element(Node):
     index: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Update(Node):
     """An ArrayType value with one element replaced."""
 
@@ -319,6 +323,50 @@ AnyNode = (
     | Element
     | Update
 )
+
+
+def operands(node: Node) -> tuple[Node, ...]:
+    """The nodes that a node takes, in the order of its fields."""
+    match node:
+        case Param() | Literal() | Size() | Iota():
+            return ()
+        case Binary(_, a, b) | Compare(_, a, b) | Dot(a, b):
+            return (a, b)
+        case Unary(_, x) | Reduce(_, x):
+            return (x,)
+        case Cast(x) | Reshape(x) | Permute(x) | Expand(x) | Slice(x) | Element(x) | Result(x):
+            return (x,)
+        case Select(c, a, b):
+            return (c, a, b)
+        case Concat(parts):
+            return parts
+        case Gather(x, indices):
+            return (x, *(index for index in indices if index is not None))
+        case Call(_, inputs) | While(_, _, inputs):
+            return inputs
+        case If(c, _, _, inputs):
+            return (c, *inputs)
+        case For(_, _, _, _, carried, scanned, fixed):
+            return (*carried, *scanned, *fixed)
+        case Update(x, _, value):
+            return (x, value)
+        case _:
+            raise TypeError(f"{type(node).__name__} is not a Core node")
+
+
+def functions_of(node: Node) -> tuple[Function, ...]:
+    """The functions that a node runs: a call's callee, the bodies of If, While and For."""
+    match node:
+        case Call(function):
+            return (function,)
+        case If(_, then, other):
+            return (then, other)
+        case While(test, body):
+            return (test, body)
+        case For(body):
+            return (body,)
+        case _:
+            return ()
 
 
 @dataclass(frozen=True, slots=True)
