@@ -1,0 +1,109 @@
+"""The `linnet` command: each subcommand is a module here, imported when it is chosen."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, TextIO
+
+from linnet import __version__
+from linnet.diagnostics import LinnetError
+
+# Name -> module with `add_arguments(parser)` and `run(args) -> int`, and one line of help.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "check": ("linnet.cli.check", "find every mistake in Linnet source, for all sizes"),
+}
+
+OK, ERRORS, USAGE, BUG, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 70, 130, 141
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line; the result is its exit status."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    try:
+        status = _run(words)
+        sys.stdout.flush()
+        return status
+    except SystemExit as e:  # argparse: --help, --version, a wrong command line
+        return e.code if isinstance(e.code, int) else USAGE
+    except LinnetError as e:
+        report(e)
+        return ERRORS
+    except KeyboardInterrupt:
+        print("linnet: stopped", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader has gone; give what is still buffered to nobody, so that exit is silent too.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+    except Exception as e:
+        return _bug(e)
+
+
+def report(error: LinnetError) -> None:
+    """The error on standard error, with the findings it carries."""
+    if error.diagnostics:
+        from linnet.render import render_text
+
+        color = _color_wanted("--no-color" not in sys.argv, sys.stderr)
+        print("\n".join(render_text(d, color=color) for d in error.diagnostics), file=sys.stderr)
+    print(f"linnet: {error}", file=sys.stderr)
+
+
+def color(args: argparse.Namespace, stream: TextIO) -> bool:
+    """Whether this command line, on this stream, gets colours."""
+    return _color_wanted(not args.no_color, stream)
+
+
+def _color_wanted(allowed: bool, stream: TextIO) -> bool:
+    return allowed and "NO_COLOR" not in os.environ and stream.isatty()
+
+
+def _run(words: list[str]) -> int:
+    args = _parser(words).parse_args(words)
+    if args.command is None:
+        _parser([]).print_help(sys.stderr)
+        return USAGE
+    run: Any = import_module(COMMANDS[args.command][0]).run
+    status: int = run(args)
+    return status
+
+
+def _parser(words: list[str]) -> argparse.ArgumentParser:
+    """The parser; only the command that is being called has its arguments filled in."""
+    parser = argparse.ArgumentParser(
+        prog="linnet",
+        description="Linnet, a typed tensor language.",
+        epilog="Exit status: 0 fine, 1 errors in the input, 2 a wrong command line, 70 a bug in "
+        "Linnet, 130 stopped by Ctrl-C.",
+    )
+    parser.add_argument("-V", "--version", action="version", version=f"linnet {__version__}")
+    parser.add_argument("--no-color", action="store_true", help="plain text, also on a terminal")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    chosen = next((word for word in words if not word.startswith("-")), None)
+    for name, (module, line) in COMMANDS.items():
+        command = commands.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".")
+        command.add_argument(
+            "--no-color", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS
+        )
+        if name == chosen:
+            import_module(module).add_arguments(command)
+    return parser
+
+
+def _bug(error: Exception) -> int:
+    """Say that Linnet is at fault, not the user's program, and where to tell."""
+    if os.environ.get("LINNET_DEBUG") == "1":
+        traceback.print_exc()
+    print(
+        f"linnet: {type(error).__name__}: {error}\n"
+        f"This is a bug in Linnet {__version__}, not in your program. Please report it (README.md, "
+        "Reporting a bug)\nwith this command line and its source; LINNET_DEBUG=1 shows where it "
+        "happened.",
+        file=sys.stderr,
+    )
+    return BUG

@@ -1,0 +1,72 @@
+"""The size report counts code only, and every room keeps within the ceilings."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def size() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("size_report", ROOT / "tools/size.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_python_lines(size: ModuleType) -> None:
+    text = '''"""A module
+of two lines."""
+
+import os  # counted
+
+# not counted
+def f(
+    a,
+):
+    """Doc."""
+    text = """counted
+
+    twice and the empty line within"""
+    return text
+
+
+class C:
+    """Doc."""
+'''
+    assert size.python_lines(text) == 1 + 3 + 3 + 1 + 1
+
+
+def test_linnet_lines(size: ModuleType) -> None:
+    text = """// no
+module a /* no /* nested */
+still no */ use b
+/// doc
+
+const s = "// counted /*"
+/* no */ // no
+const t = 1 // yes
+"""
+    assert size.linnet_lines(text) == 4
+
+
+def test_every_room_is_in_the_table_and_within_the_ceilings(size: ModuleType) -> None:
+    text, wrong = size.report()
+    assert not wrong, f"{text}\n{wrong}"
+
+
+def test_ceilings_and_unknown_rooms_fail(size: ModuleType, tmp_path: Path) -> None:
+    package = tmp_path / "src/linnet"
+    (package / "std").mkdir(parents=True)
+    (package / "std/a.linnet").write_text("module a\n" * 1801)
+    (package / "dims.py").write_text("x = 1\n" * 18001)
+    (package / "attic.py").write_text("x = 1\n")
+    size.PACKAGE = package
+    _, wrong = size.report()
+    assert len(wrong) == 3 and "attic" in wrong[0]
