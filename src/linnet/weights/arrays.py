@@ -45,7 +45,8 @@ _NAMES: dict[str, str] = {
     "float8_e4m3fn": "f8_e4m3",
     "float8_e5m2": "f8_e5m2",
     "bool": "bool",
-    **{f"{kind}int{bits}": f"{kind or 'i'}{bits}" for kind in ("", "u") for bits in (8, 16, 32, 64)},
+    **{f"int{bits}": f"i{bits}" for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": f"u{bits}" for bits in (8, 16, 32, 64)},
 }
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
+from gguf.constants import GGMLQuantizationType
+from gguf.quants import dequantize
 
 from linnet.diagnostics import PlanError
 from linnet.weights.arrays import DTYPES, Array, RawTensor, as_array
+from linnet.weights.report import Report
 
 MEMORY = Path("<memory>")
 # Quantised rows are widened in groups of about this many elements, so that the f32 form of a
@@ -107,19 +110,68 @@ class TensorLocation:
             self.source.release(self.start, self.end)
 
     def _dequantised(self, source: MappedFile, dtype: np.dtype[Any]) -> Array:
-        scheme = gguf.GGMLQuantizationType[self.encoding]
+        scheme = GGMLQuantizationType[self.encoding]
         width = self.shape[-1]
-        rows = int(np.prod(self.shape[:-1]))
+        rows = math.prod(self.shape[:-1])
         data = np.frombuffer(source.view(self.start, self.end), np.uint8).reshape(rows, -1)
         result = np.empty((rows, width), dtype)
         step = max(1, GROUP // width)
         for row in range(0, rows, step):
-            result[row : row + step] = gguf.dequantize(data[row : row + step], scheme)
+            result[row : row + step] = dequantize(data[row : row + step], scheme)
         return result.reshape(self.shape)
 
     def _halves(self, array: Array) -> Array:
-        """Row 2k and 2k + 1 of each head are its k-th pair; put first members before second ones."""
+        """Rows 2k and 2k + 1 of a head are its k-th pair: all first ones, then all second ones."""
         if self.heads is None:
             return array
         paired = array.reshape(self.heads, -1, 2, *array.shape[1:])
         return np.ascontiguousarray(paired.swapaxes(1, 2)).reshape(array.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The tensors of one file by name, and the names that its header describes wrongly."""
+
+    tensors: dict[str, TensorLocation]
+    broken: frozenset[str] = frozenset()
+
+
+def check_layout(
+    source: MappedFile,
+    locations: list[TensorLocation],
+    origin: int,
+    report: Report,
+    *,
+    complete: bool,
+    alignment: int = 1,
+) -> None:
+    """The tensors fill the file from `origin` to its end, each byte once but for padding.
+
+    `complete` says that no tensor's place is unknown, so that a hole is a hole.
+    """
+    path, size = source.path, source.size
+    locations = sorted(locations, key=lambda location: (location.start, location.end))
+    position, before = origin, ""
+    for location in locations:
+        name = location.name
+        if location.start < position and location.nbytes:
+            shared = min(position, location.end) - location.start
+            report.add("files", f"{path}: `{name}` and `{before}` overlap in {shared:,} bytes")
+        elif location.start - position >= alignment and complete:
+            hole = location.start - position
+            report.add("files", f"{path}: {hole:,} bytes before `{name}` belong to no tensor")
+        if location.end > position:
+            position, before = location.end, name
+    if position > size:
+        beyond = next(location for location in locations if location.end > size)
+        report.add(
+            "files",
+            f"{path}: cut short: {size:,} bytes, its header describes {position:,}; `{beyond.name}`"
+            f" ({beyond.nbytes:,} bytes at {beyond.start:,}) is the first that is not whole",
+        )
+    elif size - position >= alignment and complete:
+        report.add(
+            "files",
+            f"{path}: {size - position:,} bytes too long: {size:,} bytes, "
+            f"its header describes {position:,}",
+        )

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 import numpy as np
 
 from linnet.diagnostics import PlanError
 from linnet.weights.arrays import DTYPES, Array, RawTensor, as_array, byte_count, dtype_name
-from linnet.weights.location import MappedFile, TensorLocation
+from linnet.weights.location import Header, MappedFile, TensorLocation, check_layout
 from linnet.weights.report import Report
 
 STORED = {
@@ -38,17 +39,20 @@ HEADER_LIMIT = 100_000_000
 INDEX = "model.safetensors.index.json"
 
 
-def read_header(path: Path, report: Report) -> dict[str, TensorLocation] | None:
+def read_header(path: Path, report: Report) -> Header | None:
     """Every tensor the header describes, its problems added to the report; None: no header."""
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
-            text = _header_text(path, size, file.read(8), report)
-            if text is None:
-                return None
-            header = file.read(text)
+            start = file.read(8)
+            length = int.from_bytes(start, "little")
+            problem = _not_safetensors(start, length, size)
+            header = b"" if problem else file.read(length)
     except OSError as error:
         report.add("files", f"{path}: cannot be read: {error.strerror or error}")
+        return None
+    if problem:
+        report.add("files", f"{path}: {problem}")
         return None
     described = _parse(path, header, report)
     if described is None:
@@ -57,39 +61,28 @@ def read_header(path: Path, report: Report) -> dict[str, TensorLocation] | None:
     origin = 8 + len(header)
     found: dict[str, TensorLocation] = {}
     for name, entry in described.items():
-        location = _location(path, name, entry, origin, source, report)
+        location = _location(name, entry, origin, source, report)
         if location is not None:
             found[name] = location
-    complete = len(found) == len(described)
-    _check_layout(path, list(found.values()), origin, size, report, complete=complete)
-    return found
+    broken = frozenset(described.keys() - found.keys())
+    check_layout(source, list(found.values()), origin, report, complete=not broken)
+    return Header(found, broken)
 
 
-def _header_text(path: Path, size: int, prefix: bytes, report: Report) -> int | None:
-    """The length of the JSON header, if the file can hold it."""
-    if prefix.startswith(b"version "):
-        report.add(
-            "files",
-            f"{path}: is a Git LFS pointer of {size} bytes, not the weights: fetch the file itself",
-        )
-        return None
+def _not_safetensors(start: bytes, length: int, size: int) -> str:
+    """Why the file cannot hold the header that its first bytes announce; empty where it can."""
+    if start.startswith(b"version "):
+        return f"is a Git LFS pointer of {size} bytes, not the weights: fetch the file itself"
     if size < 8:
-        report.add(
-            "files", f"{path}: is {size} bytes long, too short for SafeTensors (cut or empty?)"
-        )
-        return None
-    length = int.from_bytes(prefix, "little")
+        return f"is {size} bytes long, too short for SafeTensors: cut short or empty"
     if length > size - 8:
-        report.add(
-            "files",
-            f"{path}: cut short or not SafeTensors: its header should be {length:,} bytes long, "
-            f"the file has {size:,} in all",
+        return (
+            f"cut short or not SafeTensors: its header should be {length:,} bytes long, "
+            f"the file has {size:,} in all"
         )
-        return None
     if length > HEADER_LIMIT:
-        report.add("files", f"{path}: a header of {length:,} bytes; at most {HEADER_LIMIT:,} is read")
-        return None
-    return length
+        return f"has a header of {length:,} bytes; at most {HEADER_LIMIT:,} are read"
+    return ""
 
 
 def _parse(path: Path, header: bytes, report: Report) -> dict[str, Any] | None:
@@ -98,8 +91,8 @@ def _parse(path: Path, header: bytes, report: Report) -> dict[str, Any] | None:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         entries = dict(pairs)
         if len(entries) < len(pairs):
-            names = [name for name, _ in pairs]
-            repeated.extend(name for name in entries if names.count(name) > 1)
+            counts = Counter(name for name, _ in pairs)
+            repeated.extend(name for name, count in counts.items() if count > 1)
         return entries
 
     try:
@@ -118,88 +111,41 @@ def _parse(path: Path, header: bytes, report: Report) -> dict[str, Any] | None:
 
 
 def _location(
-    path: Path, name: str, entry: Any, origin: int, source: MappedFile, report: Report
+    name: str, entry: Any, origin: int, source: MappedFile, report: Report
 ) -> TensorLocation | None:
     """The tensor of one header entry, or None and a problem."""
-    if not isinstance(entry, dict):
-        report.add("files", f"{path}: `{name}`: its header entry is not an object")
-        return None
-    stored: Any = entry.get("dtype")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    shape: Any = entry.get("shape")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    offsets: Any = entry.get("data_offsets")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    path = source.path
+    fields = cast("dict[str, Any]", entry) if isinstance(entry, dict) else {}
+    stored: object = fields.get("dtype")
+    shape: object = fields.get("shape")
+    offsets: object = fields.get("data_offsets")
     if not isinstance(stored, str) or stored not in STORED:
-        report.add(
-            "files",
-            f"{path}: `{name}` has the unknown dtype {stored!r}; known: {', '.join(STORED)}",
-        )
+        known = ", ".join(STORED)
+        report.add("files", f"{path}: `{name}` has the dtype {stored!r}; known are {known}")
         return None
     if not _are_sizes(shape):
         report.add("files", f"{path}: `{name}` has the shape {shape!r}, not a list of sizes")
         return None
     if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        report.add(
-            "files", f"{path}: `{name}` has the offsets {offsets!r}, not [start, end] with start <= end"
-        )
+        report.add("files", f"{path}: `{name}` has the offsets {offsets!r}, not [start, end]")
         return None
     dtype = STORED[stored]
-    taken = offsets[1] - offsets[0]
-    needed = byte_count(dtype, shape)
-    if taken != needed:
+    start, end = offsets
+    if end - start != byte_count(dtype, shape):
         report.add(
             "files",
-            f"{path}: `{name}`: {stored} {shape} takes {needed:,} bytes, "
-            f"its offsets {offsets} give it {taken:,}",
+            f"{path}: `{name}`: {stored} {shape} takes {byte_count(dtype, shape):,} bytes, "
+            f"its offsets {offsets} give it {end - start:,}",
         )
-        return None
     return TensorLocation(
-        path, name, dtype, tuple(shape), origin + offsets[0], origin + offsets[1], stored, None, source
+        path, name, dtype, tuple(shape), origin + start, origin + end, stored, None, source
     )
 
 
-def _are_sizes(value: Any) -> bool:
-    return isinstance(value, list) and all(type(n) is int and n >= 0 for n in cast("list[Any]", value))
-
-
-def _check_layout(
-    path: Path,
-    locations: list[TensorLocation],
-    origin: int,
-    size: int,
-    report: Report,
-    *,
-    complete: bool,
-) -> None:
-    """The tensors fill the file from the header to its end, each byte once."""
-    locations = sorted(locations, key=lambda location: (location.start, location.end))
-    position, before = origin, ""
-    for location in locations:
-        if location.start < position and location.nbytes:
-            report.add(
-                "files",
-                f"{path}: `{location.name}` and `{before}` overlap in "
-                f"{min(position, location.end) - location.start:,} bytes",
-            )
-        elif location.start > position and complete:
-            report.add(
-                "files",
-                f"{path}: {location.start - position:,} bytes before `{location.name}` "
-                "belong to no tensor",
-            )
-        if location.end > position:
-            position, before = location.end, location.name
-    if position > size:
-        beyond = next(location.name for location in locations if location.end > size)
-        report.add(
-            "files",
-            f"{path}: cut short: {size:,} bytes, its header describes {position:,}; "
-            f"`{beyond}` is the first tensor that is not whole",
-        )
-    elif position < size and complete:
-        report.add(
-            "files",
-            f"{path}: {size - position:,} bytes too long: {size:,} bytes, "
-            f"its header describes {position:,}",
-        )
+def _are_sizes(value: object) -> TypeGuard[list[int]]:
+    return isinstance(value, list) and all(
+        type(size) is int and size >= 0 for size in cast("list[object]", value)
+    )
 
 
 def read_index(path: Path, report: Report) -> dict[str, str] | None:
@@ -209,14 +155,18 @@ def read_index(path: Path, report: Report) -> dict[str, str] | None:
     except (OSError, ValueError, RecursionError) as error:
         report.add("index", f"{path}: cannot be read as JSON: {error}")
         return None
-    shards: Any = cast("dict[str, Any]", document).get("weight_map") if isinstance(document, dict) else None
+    shards: Any = (
+        cast("dict[str, Any]", document).get("weight_map") if isinstance(document, dict) else None
+    )
     if not isinstance(shards, dict):
         report.add("index", f"{path}: has no object `weight_map` from tensor to file")
         return None
     entries = cast("dict[str, Any]", shards)
     for name, shard in entries.items():
         if not isinstance(shard, str) or Path(shard).name != shard:
-            report.add("index", f"{path}: `{name}` lies in {shard!r}, not the name of a file beside it")
+            report.add(
+                "index", f"{path}: `{name}` lies in {shard!r}, not the name of a file beside it"
+            )
             return None
     return entries
 
@@ -224,9 +174,9 @@ def read_index(path: Path, report: Report) -> dict[str, str] | None:
 def safetensors_index(path: str | Path) -> dict[str, TensorLocation]:
     """Every tensor of a SafeTensors file by name, the file checked, no data read."""
     report = Report()
-    found = read_header(Path(path), report)
+    header = read_header(Path(path), report)
     report.check(f"cannot read {path}")
-    return found or {}
+    return header.tensors if header else {}
 
 
 def iter_safetensors(files: str | Path | Sequence[str | Path]) -> Iterator[tuple[str, Array]]:
@@ -236,7 +186,7 @@ def iter_safetensors(files: str | Path | Sequence[str | Path]) -> Iterator[tuple
     headers = [read_header(Path(path), report) for path in paths]
     report.check("cannot read the weights")
     for header in headers:
-        for name, location in (header or {}).items():
+        for name, location in (header.tensors if header else {}).items():
             yield name, location.read()
             location.release()
 
@@ -257,7 +207,11 @@ def write_safetensors(
             raise PlanError(f"{path}: `{name}` has the dtype {held.dtype}, which cannot be stored")
         shape = [int(n) for n in held.shape]
         end = position + byte_count(dtype, shape)
-        header[name] = {"dtype": _STORED_NAMES[dtype], "shape": shape, "data_offsets": [position, end]}
+        header[name] = {
+            "dtype": _STORED_NAMES[dtype],
+            "shape": shape,
+            "data_offsets": [position, end],
+        }
         position = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
