@@ -320,6 +320,9 @@ class Builder:
         known = self._nodes.get(key)
         if known is not None:
             return known
+        if node.type is not _UNTYPED:  # a node of another builder, or a parameter
+            self._nodes[key] = node
+            return node
         match derive(node):
             case Broken(code, why):
                 raise InternalError("build", f"{type(node).__name__}: {why} ({code})")
