@@ -261,9 +261,7 @@ class VariantPattern(Syntax):
     name: Ident
 
 
-Pattern = (
-    NamePattern | WildcardPattern | TuplePattern | SomePattern | NonePattern | VariantPattern
-)
+Pattern = NamePattern | WildcardPattern | TuplePattern | SomePattern | NonePattern | VariantPattern
 
 
 # ---------------------------------------------------------------- types
@@ -306,9 +304,7 @@ class BadType(Syntax):
     """What the parser could not read; already reported."""
 
 
-TypeExpr = (
-    NamedType | TensorTypeExpr | TupleTypeExpr | ArrayTypeExpr | OptionalTypeExpr | BadType
-)
+TypeExpr = NamedType | TensorTypeExpr | TupleTypeExpr | ArrayTypeExpr | OptionalTypeExpr | BadType
 
 
 # ---------------------------------------------------------------- statements

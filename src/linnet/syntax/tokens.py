@@ -1,0 +1,52 @@
+"""Tokens: the words and signs of Linnet.
+
+A token's `kind` is its own text for keywords and signs, so the parser compares one string.
+The other kinds are the constants below.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NAME = "name"
+INT = "int"
+FLOAT = "float"
+STRING = "string"
+RESERVED = "reserved"  # a word kept for later: never a name
+BAD = "bad"  # already reported by the lexer; the parser stays silent about it
+END = "end"  # one, at the end of the file
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+KEYWORDS = frozenset(
+    _words("module use pub crate self super as const type struct enum fn op block entry")
+    + _words("param buffer state sub let var return if else match static for in while")
+    + _words("where true false none some extern")
+)
+RESERVED_WORDS = frozenset(
+    _words("async await effect unsafe macro trait impl derive rng mut ref yield kernel device")
+)
+
+# Longest first; `>` stays single, so that nested lists close one by one.
+SIGNS = _words("... :: -> => == != <= >= && || .. + - * / % ! & | ^ < > = ( ) [ ] { } , : ; . ?")
+
+REDUCTIONS = frozenset(("sum", "prod", "max", "min", "any", "all"))
+GENERIC_KINDS = frozenset(("Dim", "Shape", "DType", "Numeric", "Integer", "Float"))
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """`text` as written, at code points `start` to `end`; `value` for literals.
+
+    `docs` is what the documentation comments just before the token say.
+    """
+
+    kind: str
+    text: str
+    start: int
+    end: int
+    value: int | float | str | None = None
+    docs: str = ""
