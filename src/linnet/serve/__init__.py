@@ -1,0 +1,1 @@
+"""Serving: from text to tokens and back."""
