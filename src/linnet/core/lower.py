@@ -1,0 +1,527 @@
+"""Analysis -> Program: the root's generics bound, one Function per block method and dtype.
+
+The dimensions of entries, methods and free functions stay symbolic; those of blocks are constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from linnet.check.analysis import Analysis, BlockInfo, Module
+from linnet.check.blocks import manifest, roots
+from linnet.core.body import Body
+from linnet.core.ir import Function, Manifest, ManifestEntry, OpId, Program
+from linnet.core.values import ABSENT, PLACEHOLDER, Bound, Present, Value, structure
+from linnet.diagnostics import PlanError
+from linnet.dims import Dim, Relation
+from linnet.render import render_text
+from linnet.syntax import tree
+from linnet.types import (
+    DTYPE_KINDS,
+    DTYPES,
+    BlockArray,
+    BlockType,
+    DType,
+    EnumType,
+    GenericValue,
+    OptionalType,
+    StructType,
+    TensorType,
+    TupleType,
+    Type,
+    dim_bindings,
+    substitute,
+    substitute_generic,
+)
+
+Generics = Mapping[str, int | str]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lowered:
+    """A Function and the structure of its value results."""
+
+    function: Function
+    template: Value
+
+
+class Lowering:
+    """One program being lowered; functions are shared by what they are specialised on."""
+
+    def __init__(self, analysis: Analysis) -> None:
+        self.analysis = analysis
+        self.functions: dict[str, Function] = {}
+        self._lowered: dict[tuple[object, ...], Lowered] = {}
+        self._bounds: dict[tuple[tree.Block, tuple[GenericValue, ...]], Bound] = {}
+
+    def bound(self, block: BlockType, bindings: Mapping[str, GenericValue]) -> Bound:
+        """The block instance with its arguments folded to constants."""
+        assert isinstance(block.decl, tree.Block)
+        args = tuple(_folded(substitute_generic(a, bindings)) for a in block.args)
+        key = (block.decl, args)
+        if key not in self._bounds:
+            info = self.analysis.blocks[block.decl]
+            names = [g.name.text for g in info.block.generics]
+            text = f"{block.name}<{', '.join(map(str, args))}>" if args else block.name
+            self._bounds[key] = Bound(info, dict(zip(names, args, strict=True)), text)
+        return self._bounds[key]
+
+    def optionals(self, info: BlockInfo, prefix: str = "") -> Iterator[str]:
+        """The paths of all optional members in and below a block."""
+        for name, member in info.members.items():
+            path = prefix + name
+            if member.optional:
+                yield path
+            of = member.type
+            if isinstance(of, BlockArray):
+                path, of = f"{path}.*", of.of
+            if isinstance(of, BlockType):
+                assert isinstance(of.decl, tree.Block)
+                yield from self.optionals(self.analysis.blocks[of.decl], f"{path}.")
+
+    # ------------------------------------------------------------ functions
+
+    def function(
+        self,
+        fn: tree.Fn,
+        module: Module,
+        owner: Bound | None,
+        presence: frozenset[str],
+        own: Mapping[str, GenericValue],
+        args: tuple[Value, ...],
+    ) -> Lowered:
+        """The Function of `fn` for these dtypes, pack ranks and argument structures.
+
+        `own` binds the function's own generics in the caller's names; only dtypes and ranks count.
+        """
+        kept: dict[str, GenericValue] = {}
+        for g in fn.generics:
+            value = own[g.name.text]
+            if isinstance(value, Dim):
+                kept[g.name.text] = Dim.of(g.name.text)
+            elif isinstance(value, tuple):
+                kept[g.name.text] = tuple(Dim.of(f"{g.name.text}_{i}") for i in range(len(value)))
+            else:
+                kept[g.name.text] = value
+        key = (
+            fn,
+            owner,
+            presence,
+            tuple(kept.items()),
+            tuple(structure(a) for a in args),
+        )
+        if key not in self._lowered:
+            self._lowered[key] = self._lower(fn, module, owner, presence, kept, args)
+        return self._lowered[key]
+
+    def _lower(
+        self,
+        fn: tree.Fn,
+        module: Module,
+        owner: Bound | None,
+        presence: frozenset[str],
+        own: Mapping[str, GenericValue],
+        args: tuple[Value, ...],
+    ) -> Lowered:
+        signature = self.analysis.signatures[fn]
+        bindings = {**(owner.bindings if owner else {}), **own}
+        facts = tuple(
+            r
+            for r in (f.substitute(dim_bindings(bindings)) for f in signature.facts)
+            if r.left.constant is None or r.right.constant is None
+        )
+        body = Body(self, bindings, owner, presence, facts)
+        for param, (name, type), arg in zip(fn.params, signature.params, args, strict=True):
+            body.bind(param.name, body.parameter(name, substitute(type, bindings), arg))
+        value = body.reified(body.block(fn.body))
+        dims = tuple(d for g in fn.generics for d in _dim_names(own[g.name.text], g.name.text))
+        name = self._unique(
+            f"{owner.info.block.name.text}.{fn.name.text}" if owner else fn.name.text
+        )
+        result = signature.result
+        function = body.finish(
+            name=name,
+            kind=_kind(fn, owner),
+            op=OpId(self._package(module), module.name, fn.name.text) if fn.kind == "op" else None,
+            block=owner.name if owner else None,
+            dims=dims,
+            value=value,
+            facts=facts,
+            returns=substitute(result, bindings) if result is not None else None,
+            span=fn.name.span,
+            docs=fn.docs,
+        )
+        self.functions[name] = function
+        return Lowered(function, value)
+
+    def _package(self, module: Module) -> str:
+        return "std" if module.name.split(".")[0] == "std" else module.file.package.name
+
+    def _unique(self, name: str) -> str:
+        if name not in self.functions:
+            return name
+        count = 2
+        while f"{name}.{count}" in self.functions:
+            count += 1
+        return f"{name}.{count}"
+
+
+def _kind(fn: tree.Fn, owner: Bound | None) -> str:
+    if fn.kind == "fn" and owner is not None:
+        return "method"
+    return fn.kind
+
+
+def _dim_names(value: GenericValue, name: str) -> tuple[str, ...]:
+    if isinstance(value, Dim):
+        return (name,)
+    if isinstance(value, tuple):
+        return tuple(f"{name}_{i}" for i in range(len(value)))
+    return ()
+
+
+def _folded(value: GenericValue) -> GenericValue:
+    if isinstance(value, Dim) and value.constant is None:
+        raise AssertionError(f"a block generic is not bound: {value}")
+    return value
+
+
+# ---------------------------------------------------------------- whole programs
+
+
+def lower(
+    analysis: Analysis,
+    *,
+    root: str | None = None,
+    generics: Generics | None = None,
+    present: Callable[[str], bool] = lambda path: False,
+    entries: Iterable[str] | None = None,
+    main: str | None = None,
+) -> Program:
+    """Every entry of the root block (or `entries`), with its generics bound.
+
+    Raises PlanError for findings of the checker, an unknown or ambiguous root, generics that are
+    unknown, unbound, of the wrong kind or break a where clause, and dimensions below zero.
+    """
+    require_ok(analysis)
+    module = _main_module(analysis)
+    block = _root_block(analysis, module, root)
+    if block is None:
+        return _lower_free(analysis, module, generics or {}, entries, main)
+    info = analysis.blocks[block]
+    bindings = bind_generics(block.name.text, block.generics, info.facts, generics or {})
+    lowering = Lowering(analysis)
+    args = tuple(bindings[g.name.text] for g in block.generics)
+    bound = lowering.bound(BlockType(block, block.name.text, args), {})
+    presence = frozenset(p for p in lowering.optionals(info) if present(p))
+    listed = _bound_manifest(analysis, block, bindings)
+    found: dict[str, Function] = {}
+    available = [m for m in block.methods if m.kind == "entry"]
+    for fn in _chosen(available, entries, block.name.text):
+        found[fn.name.text] = _lower_entry(lowering, fn, info.module, bound, presence)
+    return _program(lowering, block.name.text, found, listed, bindings, main)
+
+
+def _lower_free(
+    analysis: Analysis,
+    module: Module,
+    generics: Generics,
+    entries: Iterable[str] | None,
+    main: str | None,
+) -> Program:
+    available = [i for i in module.items.values() if isinstance(i, tree.Fn) and i.kind == "entry"]
+    if not available:
+        raise PlanError(f"{module.file.source.name} has neither a root block nor an entry")
+    if generics:
+        raise PlanError(
+            f"{module.name} has no root block, so there is no generic "
+            f"{next(iter(generics))} to bind"
+        )
+    lowering = Lowering(analysis)
+    found = {
+        fn.name.text: _lower_entry(lowering, fn, module, None, frozenset())
+        for fn in _chosen(available, entries, module.name)
+    }
+    return _program(lowering, module.name, found, Manifest(module.name, ()), {}, main)
+
+
+def lower_function(
+    analysis: Analysis,
+    module: str,
+    name: str,
+    *,
+    dtypes: Mapping[str, str] | None = None,
+    ranks: Mapping[str, int] | None = None,
+    absent: Iterable[str] = (),
+) -> Program:
+    """One free function as a program with one entry: `dtypes` binds its dtype generics, `ranks`
+    its packs, `absent` names optional parameters that are not passed."""
+    require_ok(analysis)
+    item = analysis.modules[module].items.get(name) if module in analysis.modules else None
+    if not isinstance(item, tree.Fn):
+        raise PlanError(f"{module} has no function {name}")
+    own: dict[str, GenericValue] = {}
+    for g in item.generics:
+        own[g.name.text] = _free_generic(name, g, dtypes or {}, ranks or {})
+    signature = analysis.signatures[item]
+    lowering = Lowering(analysis)
+    missing = frozenset(absent)
+    args = tuple(_argument(type, n in missing) for n, type in signature.params)
+    lowered = lowering.function(item, analysis.modules[module], None, frozenset(), own, args)
+    return _program(lowering, module, {name: lowered.function}, Manifest(module, ()), {}, name)
+
+
+def _free_generic(
+    fn: str, g: tree.GenericParam, dtypes: Mapping[str, str], ranks: Mapping[str, int]
+) -> GenericValue:
+    name = g.name.text
+    if g.pack:
+        if name not in ranks:
+            raise PlanError(f"{fn} needs the number of axes of *{name}: ranks={{'{name}': 2}}")
+        return tuple(Dim.of(f"{name}_{i}") for i in range(ranks[name]))
+    if g.kind.text == "Dim":
+        return Dim.of(name)
+    if name in dtypes:
+        return _dtype(fn, g, dtypes[name])
+    if isinstance(g.default, tree.Name) and g.default.text in DTYPES:
+        return DTYPES[g.default.text]
+    raise PlanError(f"{fn} needs a dtype for {name}: dtypes={{'{name}': 'f32'}}")
+
+
+def require_ok(analysis: Analysis) -> None:
+    """Raises PlanError with the rendered findings when the checker found errors."""
+    if not analysis.ok:
+        errors = tuple(d for d in analysis.findings.sorted() if d.severity == "error")
+        plural = "error" if len(errors) == 1 else "errors"
+        raise PlanError(
+            f"the source has {len(errors)} {plural}\n\n{render_text(errors)}".rstrip(), errors
+        )
+
+
+def _main_module(analysis: Analysis) -> Module:
+    for module in analysis.roots:
+        if module.file.source.name.endswith("lib.linnet"):
+            return module
+    return analysis.roots[0]
+
+
+def _root_block(analysis: Analysis, module: Module, root: str | None) -> tree.Block | None:
+    if root is not None:
+        item = module.items.get(root)
+        if isinstance(item, tree.Block):
+            return item
+        names = [n for n, i in module.items.items() if isinstance(i, tree.Block)]
+        raise PlanError(f"{module.file.source.name} has no block {root}{_near(root, names)}")
+    found = roots(analysis, module)
+    if len(found) > 1:
+        names = ", ".join(b.name.text for b in found)
+        raise PlanError(f"{module.name} has several root blocks ({names}): choose one with root=")
+    return found[0] if found else None
+
+
+def bind_generics(
+    owner: str,
+    params: tuple[tree.GenericParam, ...],
+    facts: tuple[Relation, ...],
+    given: Generics,
+) -> dict[str, GenericValue]:
+    """Every generic of a root block bound to a constant, and its where clauses true."""
+    names = [g.name.text for g in params]
+    for name in given:
+        if name not in names:
+            raise PlanError(f"{owner} has no generic {name}{_near(name, names)}")
+    out: dict[str, GenericValue] = {}
+    missing: list[str] = []
+    for g in params:
+        name = g.name.text
+        if name in given:
+            out[name] = _generic(owner, g, given[name])
+        elif g.default is not None:
+            out[name] = _default(owner, g, out)
+        else:
+            missing.append(name)
+    if missing:
+        raise PlanError(
+            f"{owner} needs values for {', '.join(missing)}: "
+            f"generics={{{', '.join(f'{n!r}: ...' for n in missing)}}}"
+        )
+    sizes = {n: v.constant for n, v in out.items() if isinstance(v, Dim) and v.constant is not None}
+    for fact in facts:
+        if not _holds(fact, sizes):
+            used = ", ".join(
+                f"{n} = {sizes[n]}" for n in names if n in fact.left.names() | fact.right.names()
+            )
+            raise PlanError(f"{owner} requires {fact}, which does not hold with {used}")
+    return out
+
+
+def _holds(fact: Relation, sizes: Mapping[str, int]) -> bool:
+    try:
+        return fact.holds(sizes)
+    except ZeroDivisionError:
+        return False
+
+
+def _generic(owner: str, g: tree.GenericParam, value: int | str) -> GenericValue:
+    name = g.name.text
+    if g.pack:
+        raise PlanError(f"{owner}: the pack *{name} cannot be bound from outside")
+    if g.kind.text != "Dim":
+        return _dtype(owner, g, value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise PlanError(f"{owner}: {name} is a dimension and takes an integer, not {value!r}")
+    if value < 0:
+        raise PlanError(f"{owner}: {name} = {value} is negative; a dimension is at least 0")
+    return Dim.of(value)
+
+
+def _dtype(owner: str, g: tree.GenericParam, value: int | str) -> DType:
+    name = g.name.text
+    dtype = DTYPES.get(value) if isinstance(value, str) else None
+    if dtype is None:
+        raise PlanError(f"{owner}: {name} is a dtype, one of {', '.join(DTYPES)}, not {value!r}")
+    if dtype not in DTYPE_KINDS[g.kind.text]:
+        raise PlanError(f"{owner}: {name} takes a {g.kind.text} dtype, not {dtype}")
+    return dtype
+
+
+def _default(owner: str, g: tree.GenericParam, out: Mapping[str, GenericValue]) -> GenericValue:
+    default = g.default
+    assert default is not None
+    if g.kind.text != "Dim":
+        assert isinstance(default, tree.Name)
+        value = DTYPES.get(default.text) or out[default.text]
+        assert isinstance(value, DType)
+        return value
+    sizes = {n: v.constant for n, v in out.items() if isinstance(v, Dim) and v.constant is not None}
+    return Dim.of(_arithmetic(owner, g.name.text, default, sizes))
+
+
+def _arithmetic(owner: str, name: str, e: tree.Expr, sizes: Mapping[str, int]) -> int:
+    match e:
+        case tree.IntLit(value=value):
+            return value
+        case tree.Name(text=text):
+            return sizes[text]
+        case tree.Paren(value=inner):
+            return _arithmetic(owner, name, inner, sizes)
+        case tree.Binary(op=op, left=left, right=right):
+            a = _arithmetic(owner, name, left, sizes)
+            b = _arithmetic(owner, name, right, sizes)
+            if op in "/%" and b == 0:
+                raise PlanError(f"{owner}: the default of {name} divides {a} by zero")
+            return (
+                {"+": a + b, "-": a - b, "*": a * b}[op]
+                if op in "+-*"
+                else (a // b if op == "/" else a % b)
+            )
+        case tree.Call(callee=tree.Name(text="min" | "max" as text), args=args):
+            pick = min if text == "min" else max
+            return pick(_arithmetic(owner, name, a.value, sizes) for a in args)
+        case _:
+            raise AssertionError(f"the default of {name} is not arithmetic")
+
+
+def _bound_manifest(
+    analysis: Analysis,
+    block: tree.Block,
+    bindings: Mapping[str, GenericValue],
+) -> Manifest:
+    dims = dim_bindings(bindings)
+    out: list[ManifestEntry] = []
+    for entry in manifest(analysis, block):
+        where = f"{entry.kind} {entry.path}"
+        repeat = tuple(_extent(where, length.substitute(dims), length) for length in entry.lengths)
+        type = substitute(entry.type, bindings)
+        assert isinstance(type, TensorType)
+        for axis, declared in zip(type.shape, entry.type.shape, strict=True):
+            assert isinstance(axis, Dim) and isinstance(declared, Dim)
+            _extent(where, axis, declared)
+        out.append(ManifestEntry(entry.path, repeat, entry.kind, type, entry.optional))
+    return Manifest(block.name.text, tuple(out))
+
+
+def _extent(where: str, bound: Dim, declared: Dim) -> int:
+    value = bound.constant
+    if value is None:
+        raise PlanError(f"{where}: the dimension {declared} divides by zero with these sizes")
+    if value < 0:
+        raise PlanError(f"{where}: the dimension {declared} is {value} with these sizes")
+    return value
+
+
+def _lower_entry(
+    lowering: Lowering,
+    fn: tree.Fn,
+    module: Module,
+    owner: Bound | None,
+    presence: frozenset[str],
+) -> Function:
+    own: dict[str, GenericValue] = {}
+    for g in fn.generics:
+        if g.pack or g.kind.text != "Dim":
+            kind = "pack" if g.pack else "dtype"
+            raise PlanError(
+                f"entry {fn.name.text} is generic over the {kind} {g.name.text}: "
+                "an entry can leave only dimensions open"
+            )
+        own[g.name.text] = Dim.of(g.name.text)
+    signature = lowering.analysis.signatures[fn]
+    args = tuple(_argument(type, absent=False) for _, type in signature.params)
+    return lowering.function(fn, module, owner, presence, own, args).function
+
+
+def _argument(type: Type, absent: bool) -> Value:
+    """The structure of an outside argument: optionals present unless named."""
+    match type:
+        case OptionalType(of):
+            return ABSENT if absent else Present(_argument(of, False))
+        case TupleType(items):
+            return tuple(_argument(t, False) for t in items)
+        case StructType():
+            raise PlanError(f"a parameter of type {type} cannot be passed from outside")
+        case TensorType() | EnumType():
+            return PLACEHOLDER
+        case _:
+            raise PlanError(f"a parameter of type {type} cannot be passed from outside")
+
+
+def _chosen(available: list[tree.Fn], entries: Iterable[str] | None, owner: str) -> list[tree.Fn]:
+    if entries is None:
+        return available
+    by_name = {fn.name.text: fn for fn in available}
+    for name in (chosen := list(entries)):
+        if name not in by_name:
+            raise PlanError(
+                f"{owner} has no entry {name}{_near(name, list(by_name))}; "
+                f"it has {', '.join(by_name) or 'none'}"
+            )
+    return [by_name[name] for name in chosen]
+
+
+def _program(
+    lowering: Lowering,
+    name: str,
+    entries: dict[str, Function],
+    listed: Manifest,
+    bindings: Mapping[str, GenericValue],
+    main: str | None,
+) -> Program:
+    if main is None:
+        only = next(iter(entries)) if len(entries) == 1 else ""
+        main = "forward" if "forward" in entries else only
+    elif main not in entries:
+        raise PlanError(f"{name} has no entry {main}{_near(main, list(entries))}")
+    generics: dict[str, int | str] = {}
+    for generic, value in bindings.items():
+        generics[generic] = (
+            value.constant if isinstance(value, Dim) and value.constant is not None else str(value)
+        )
+    return Program(name, dict(lowering.functions), entries, listed, generics, main)
+
+
+def _near(name: str, names: list[str]) -> str:
+    close = get_close_matches(name, names, 1)
+    return f"; did you mean {close[0]}?" if close else ""
