@@ -53,10 +53,11 @@ ReduceOp = Lit["sum", "prod", "max", "min", "any", "all"]
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True, repr=False)
 class Node:
-    """Base of all nodes."""
+    """Base of all nodes; `hint` is the name that the source gave the value, for generated code."""
 
     type: NodeType
     span: Span | None = None
+    hint: str = ""
 
     def __repr__(self) -> str:
         # A graph written out as a tree would not end.
