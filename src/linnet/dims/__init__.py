@@ -3,17 +3,8 @@
 from __future__ import annotations
 
 from linnet.dims.dim import Atom, Dim, Monomial, Relation, RelationOp, dim_max, dim_min, equal
-from linnet.dims.facts import Facts
-from linnet.dims.prove import (
-    Proved,
-    Refuted,
-    Unproved,
-    Verdict,
-    contradictory,
-    prove,
-    proves,
-    suggest,
-)
+from linnet.dims.facts import Facts, Proved, Refuted, Unproved, Verdict
+from linnet.dims.prove import contradictory, prove, proves, suggest
 
 __all__ = [
     "Atom",

@@ -3,9 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 from linnet.dims.dim import Relation
+from linnet.dims.search import models
+from linnet.dims.system import System
+
+
+@dataclass(frozen=True, slots=True)
+class Proved:
+    """The goal holds at all sizes that satisfy the facts, and divides by nothing but positives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refuted:
+    """These sizes satisfy the facts and break the goal."""
+
+    sizes: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Unproved:
+    """Neither a proof nor a counterexample was found; each suggestion would make it provable."""
+
+    suggestions: tuple[Relation, ...]
+
+
+Verdict = Proved | Refuted | Unproved
+
+
+@dataclass(slots=True)
+class Memo:
+    """What has been worked out about facts; all of it follows from them."""
+
+    system: System | None = None
+    samples: tuple[dict[str, int], ...] | None = None
+    proved: dict[Relation, bool] = field(default_factory=dict[Relation, bool])
+    answers: dict[Relation, Verdict] = field(default_factory=dict[Relation, Verdict])
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,12 +48,32 @@ class Facts:
     """Relations that hold in a scope; every name is also non-negative."""
 
     relations: tuple[Relation, ...] = ()
+    memo: Memo = field(default_factory=Memo, compare=False, repr=False)
 
     @staticmethod
     def of(relations: Iterable[Relation] = ()) -> Facts:
         """Facts that hold these relations, each once."""
-        return Facts(tuple(dict.fromkeys(relations)))
+        return _facts(tuple(dict.fromkeys(relations)))
 
     def extend(self, relations: Iterable[Relation]) -> Facts:
         """These facts and more."""
         return Facts.of((*self.relations, *relations))
+
+    @property
+    def system(self) -> System:
+        """The facts worked into each other; to be forked before anything is added."""
+        if self.memo.system is None:
+            self.memo.system = System.of(self.relations)
+        return self.memo.system
+
+    @property
+    def samples(self) -> tuple[dict[str, int], ...]:
+        """Some sizes of all the facts' names that satisfy them; none if none were found."""
+        if self.memo.samples is None:
+            self.memo.samples = tuple(models(self.relations))
+        return self.memo.samples
+
+
+@lru_cache(maxsize=512)
+def _facts(relations: tuple[Relation, ...]) -> Facts:
+    return Facts(relations)

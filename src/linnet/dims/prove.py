@@ -1,64 +1,268 @@
-"""Proving relations between dimensions for all sizes."""
+"""Proving relations between dimensions for all sizes, or finding sizes that break them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import product
+from collections.abc import Iterator
+from itertools import chain
 
-from linnet.dims.dim import Dim, Relation
-from linnet.dims.facts import Facts
-
-
-@dataclass(frozen=True, slots=True)
-class Proved:
-    """The goal holds at all sizes that satisfy the facts."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refuted:
-    """These sizes satisfy the facts and break the goal."""
-
-    sizes: dict[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Unproved:
-    """Neither a proof nor a counterexample was found; each suggestion would make it provable."""
-
-    suggestions: tuple[Relation, ...]
+from linnet.dims.dim import Atom, Dim, Relation, RelationOp
+from linnet.dims.facts import Facts, Proved, Refuted, Unproved, Verdict
+from linnet.dims.poly import (
+    UNIT,
+    Poly,
+    add,
+    as_constant,
+    constant,
+    content,
+    scaled,
+    variable,
+    variables,
+)
+from linnet.dims.search import models, smallest
+from linnet.dims.system import System
 
 
-Verdict = Proved | Refuted | Unproved
+SUGGESTIONS = 3
+CASES = 24  # considered in one proof
+DEPTH = 2  # of cases within cases
 
 
 def prove(facts: Facts, goal: Relation) -> Verdict:
     """Whether the goal holds wherever the facts do."""
-    if proves(facts, goal):
-        return Proved()
-    names = sorted(goal.names().union(*(fact.names() for fact in facts.relations)))
-    if len(names) <= 5:
-        for values in product(range(7 if len(names) < 4 else 4), repeat=len(names)):
-            sizes = dict(zip(names, values, strict=True))
-            if all(f.holds(sizes) for f in facts.relations) and goal.negated().holds(sizes):
-                return Refuted(sizes)
-    return Unproved(suggest(facts, goal))
+    known = facts.memo.answers.get(goal)
+    if known is None:
+        known = facts.memo.answers[goal] = _verdict(facts, goal)
+    return known
 
 
 def proves(facts: Facts, goal: Relation) -> bool:
-    """Whether the goal can be shown to hold wherever the facts do."""
-    if goal in facts.relations:
-        return True
-    difference = goal.left - goal.right
-    if difference.constant is None:
-        return False
-    return Relation(goal.op, difference, Dim.of(0)).holds({})
-
-
-def suggest(facts: Facts, goal: Relation) -> tuple[Relation, ...]:
-    """Clauses that would make the goal provable, simplest first."""
-    return (goal,)
+    """Whether the goal can be shown to hold wherever the facts do; looks for no counterexample."""
+    known = facts.memo.proved.get(goal)
+    if known is None:
+        known = facts.memo.proved[goal] = _proves(facts, goal)
+    return known
 
 
 def contradictory(facts: Facts) -> bool:
-    """Whether no sizes satisfy the facts, as far as can be shown."""
-    return any(proves(facts, fact.negated()) for fact in facts.relations)
+    """Whether it can be shown that no sizes satisfy the facts."""
+    return not facts.samples and proves(facts, Relation("<", Dim.of(0), Dim.of(0)))
+
+
+def suggest(facts: Facts, goal: Relation) -> tuple[Relation, ...]:
+    """Clauses, simplest first, each of which is possible and would make the goal provable."""
+    found: list[Relation] = []
+    for clause in _clauses(facts, goal):
+        extended = facts.extend([clause])
+        if proves(extended, goal) and next(models(extended.relations), None) is not None:
+            found.append(clause)
+            if len(found) == SUGGESTIONS:
+                break
+    return tuple(found)
+
+
+def _verdict(facts: Facts, goal: Relation) -> Verdict:
+    if proves(facts, goal):
+        return Proved()
+    sizes = smallest(facts.relations, goal)
+    if sizes is not None:
+        return Refuted(sizes)
+    return Unproved(suggest(facts, goal))
+
+
+def _proves(facts: Facts, goal: Relation) -> bool:
+    if facts.system.absurd:
+        return True
+    if not all(_positive(facts, divisor) for divisor in goal.divisors()):
+        return False
+    if goal in facts.relations:
+        return True
+    system = facts.system.fork()
+    p = add(system.poly(goal.left), system.poly(goal.right), -1)
+    if len(system.parts) > len(facts.system.parts):
+        system.settle()
+        p = system.reduce(p)
+    op, p = _standard(goal.op, p)
+    if _obvious(system, op, p):
+        return True
+    if _sample(facts, goal):
+        return False
+    return _by_cases(system, op, p)
+
+
+def _positive(facts: Facts, divisor: Dim) -> bool:
+    value = divisor.constant
+    return value > 0 if value is not None else proves(facts, Relation(">", divisor, Dim.of(0)))
+
+
+def _standard(op: RelationOp, p: Poly) -> tuple[RelationOp, Poly]:
+    """The comparison of `p` with 0 as one of `==`, `!=`, `>=`."""
+    match op:
+        case ">":
+            return ">=", add(p, constant(-1))
+        case "<=":
+            return ">=", scaled(p, -1)
+        case "<":
+            return ">=", add(scaled(p, -1), constant(-1))
+        case _:
+            return op, p
+
+
+def _obvious(system: System, op: RelationOp, p: Poly) -> bool:
+    if system.absurd:
+        return True
+    match op:
+        case "==":
+            return not p
+        case "!=":
+            value = as_constant(p)
+            return value != 0 if value is not None else _never_zero(p)
+        case _:
+            return system.nonnegative(p)
+
+
+def _never_zero(p: Poly) -> bool:
+    """Whether a number divides all the terms but the constant one."""
+    by = content(c for mono, c in p.items() if mono)
+    return by > 1 and p.get(UNIT, 0) % by != 0
+
+
+def _sample(facts: Facts, goal: Relation) -> bool:
+    """Whether sizes at hand break the goal, so that no proof need be looked for."""
+    opposite = goal.negated()
+    names = sorted(goal.names())
+    for sample in facts.samples:
+        for turn in range(4):
+            sizes = {name: (5 * i + 3 * turn + 1) % (4 + 3 * turn) for i, name in enumerate(names)}
+            sizes.update(sample)
+            if opposite.holds(sizes):
+                return True
+            if sample.keys() >= set(names):
+                break
+    return False
+
+
+# Proofs
+
+
+def _by_cases(system: System, op: RelationOp, p: Poly) -> bool:
+    left = CASES
+
+    def holds(system: System, p: Poly, depth: int) -> bool:
+        nonlocal left
+        if _holds(system, op, p):
+            return True
+        if depth == 0:
+            return False
+        for split in _splits(system, p):
+            if left < len(split):
+                return False
+            left -= len(split)
+            if all(holds(case, case.reduce(p), depth - 1) for case in split):
+                return True
+        return False
+
+    return holds(system, p, DEPTH)
+
+
+def _holds(system: System, op: RelationOp, p: Poly) -> bool:
+    if _obvious(system, op, p):
+        return True
+    match op:
+        case "==":
+            return _at_least(system, p) and _at_least(system, scaled(p, -1))
+        case "!=":
+            below = add(scaled(p, -1), constant(-1))
+            if _at_least(system, add(p, constant(-1))) or _at_least(system, below):
+                return True
+            case = _assume(system, equal=p)
+            return case.absurd or case.refutes(constant(-1))
+        case _:
+            return _at_least(system, p)
+
+
+def _at_least(system: System, p: Poly) -> bool:
+    return system.nonnegative(p) or system.refutes(p)
+
+
+def _splits(system: System, p: Poly) -> Iterator[tuple[System, ...]]:
+    """Ways to divide all sizes into cases, each with more facts."""
+    near = _nearby(system, p)
+    for name in near:
+        op, a, b = system.parts.get(name, ("", {}, {}))
+        value = variable(name)
+        if op == "min":
+            difference = add(a, b, -1)
+            yield (
+                _assume(system, equal=add(value, a, -1), positive=scaled(difference, -1)),
+                _assume(system, equal=add(value, b, -1), positive=difference),
+            )
+        by = as_constant(b) if op == "/" else None
+        if by is not None and 2 <= by <= 4:
+            rest = add(a, scaled(value, by), -1)
+            yield tuple(_assume(system, equal=add(rest, constant(-r))) for r in range(by))
+    for difference in system.nonzero:
+        yield (
+            _assume(system, positive=add(difference, constant(-1))),
+            _assume(system, positive=add(scaled(difference, -1), constant(-1))),
+        )
+    for name in near:
+        if system.low.get(name) == 0 and name not in system.rules:
+            value = variable(name)
+            yield (
+                _assume(system, equal=value),
+                _assume(system, positive=add(value, constant(-1))),
+            )
+
+
+def _nearby(system: System, p: Poly) -> list[str]:
+    """The variables of the polynomial and of the operations in it, sorted."""
+    found = sorted(variables(p))
+    for name in found:
+        _, a, b = system.parts.get(name, ("", {}, {}))
+        found.extend(sorted((variables(a) | variables(b)) - set(found)))
+    return found
+
+
+def _assume(system: System, *, equal: Poly | None = None, positive: Poly | None = None) -> System:
+    """The system with one fact more: a polynomial is 0, or at least 0."""
+    case = system.fork()
+    if equal is not None:
+        case.equalities.append(equal)
+    if positive is not None:
+        case.claim(positive)
+    case.settle()
+    return case
+
+
+# Suggestions
+
+
+def _clauses(facts: Facts, goal: Relation) -> Iterator[Relation]:
+    """Clauses that may help, simplest first: those of the goal's own operations, then the goal."""
+    zero = Dim.of(0)
+    found: dict[Relation, None] = {}
+    for atom in chain(_atoms(goal.left), _atoms(goal.right)):
+        if atom.op in ("/", "%"):
+            a, b = atom.args
+            found[Relation("==", a % b, zero)] = None
+            found[Relation(">=", a, b)] = None
+        elif atom.op != "name":
+            a, b = atom.args
+            found[Relation("<=", a, b)] = None
+            found[Relation("<=", b, a)] = None
+    names = sorted(goal.names())
+    for name in names:
+        found[Relation(">", Dim.of(name), zero)] = None
+        found[Relation("==", Dim.of(name), Dim.of(1))] = None
+    for divisor in goal.divisors():
+        found[Relation(">", divisor, zero)] = None
+    clauses = [c for c in found if c.names() and not proves(facts, c)]
+    clauses.sort(key=lambda c: (c.op == "==" and c.right.constant == 1, len(str(c)), str(c)))
+    return chain(clauses, [goal] if goal.names() else [])
+
+
+def _atoms(dim: Dim) -> Iterator[Atom]:
+    for atom in dim.atoms():
+        yield atom
+        for arg in atom.args:
+            yield from _atoms(arg)

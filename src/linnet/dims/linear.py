@@ -1,0 +1,104 @@
+"""Exact linear arithmetic: can all these polynomials be non-negative at once?
+
+Each monomial is read as an unknown of its own. The unknowns are non-negative, except those that are
+named free. A contradiction is a sum of non-negative multiples of the polynomials whose coefficients
+are all negative or zero and whose constant is negative; it is looked for by a simplex on integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import gcd
+
+from linnet.dims.poly import UNIT, Mono, Poly
+
+Row = dict[int, int]
+
+PIVOTS = 160
+
+
+def contradiction(polys: Sequence[Poly], free: Callable[[Mono], bool]) -> bool:
+    """Whether no values of the monomials make all the polynomials non-negative; False if unsure."""
+    weights = _weights(polys, free)
+    return weights is not None and _refutes(polys, weights, free)
+
+
+def _weights(polys: Sequence[Poly], free: Callable[[Mono], bool]) -> dict[int, int] | None:
+    """Multipliers of the polynomials that add up to a contradiction."""
+    rows, basis = _tableau(polys, free)
+    target: Row = {k: -p[UNIT] for k, p in enumerate(polys) if UNIT in p}
+    for pivot in range(PIVOTS):
+        improving = [k for k, gain in target.items() if gain > 0]
+        if not improving:
+            return None
+        # The steepest column is quick and may cycle; the first one (Bland's rule) cannot.
+        enter = max(improving, key=lambda k: (target[k], -k)) if pivot < 30 else min(improving)
+        blocking = [i for i, row in enumerate(rows) if row.get(enter, 0) > 0]
+        if not blocking:
+            return _ray(rows, basis, enter, len(polys))
+        leave = min(blocking, key=lambda i: basis[i])
+        row = rows[leave]
+        for i in range(len(rows)):
+            if i != leave and enter in rows[i]:
+                rows[i] = _eliminate(rows[i], row, enter)
+        target = _eliminate(target, row, enter)
+        basis[leave] = enter
+    return None
+
+
+def _tableau(polys: Sequence[Poly], free: Callable[[Mono], bool]) -> tuple[list[Row], list[int]]:
+    """One row a monomial: its sum over the weighted polynomials, plus a slack, is zero."""
+    sums: dict[Mono, Row] = {}
+    for k, p in enumerate(polys):
+        for mono, coefficient in p.items():
+            if mono:
+                sums.setdefault(mono, {})[k] = coefficient
+    rows: list[Row] = []
+    for mono, row in sums.items():
+        rows.append(row)
+        if free(mono):
+            rows.append({k: -coefficient for k, coefficient in row.items()})
+    basis = [len(polys) + i for i in range(len(rows))]
+    for slack, row in zip(basis, rows, strict=True):
+        row[slack] = 1
+    return rows, basis
+
+
+def _eliminate(row: Row, by: Row, column: int) -> Row:
+    """The row, scaled by a positive number, less a multiple of `by`, so that the column is zero."""
+    scale, factor = by[column], row[column]
+    result = {k: scale * value for k, value in row.items()}
+    for k, value in by.items():
+        total = result.get(k, 0) - factor * value
+        if total:
+            result[k] = total
+        else:
+            result.pop(k, None)
+    shared = gcd(*result.values())
+    return {k: value // shared for k, value in result.items()} if shared > 1 else result
+
+
+def _ray(rows: list[Row], basis: list[int], enter: int, count: int) -> dict[int, int]:
+    """The weights along the direction in which nothing stops column `enter` from growing."""
+    scale = 1
+    for row, basic in zip(rows, basis, strict=True):
+        if enter in row:
+            scale *= row[basic] // gcd(scale, row[basic])
+    weights = {enter: scale}
+    for row, basic in zip(rows, basis, strict=True):
+        if enter in row:
+            weights[basic] = -row[enter] * scale // row[basic]
+    return {k: weight for k, weight in weights.items() if k < count and weight}
+
+
+def _refutes(polys: Sequence[Poly], weights: dict[int, int], free: Callable[[Mono], bool]) -> bool:
+    """Whether the weighted sum is a contradiction: the check that makes the search trusted."""
+    total: Poly = {}
+    for k, weight in weights.items():
+        if weight < 0:
+            return False
+        for mono, coefficient in polys[k].items():
+            total[mono] = total.get(mono, 0) + weight * coefficient
+    if total.pop(UNIT, 0) >= 0:
+        return False
+    return all(c <= 0 and (c == 0 or not free(mono)) for mono, c in total.items())

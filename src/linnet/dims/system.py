@@ -1,0 +1,702 @@
+"""What a set of facts says, in the form proofs are made from.
+
+Every operation that is not a polynomial becomes a variable: a floor division, which also gives `%`,
+and `min`, which also gives `max`. Then
+- an equality becomes a rule that replaces a variable, or a product, by what it equals; so does a
+  divisibility fact `a % b == 0`, which says `a == b * (a / b)`;
+- everything else is a polynomial that is at least 0, and bounds on single variables.
+The facts are worked into each other until nothing changes, so their order does not matter.
+
+A fact is used only once all its divisors are proved positive by the others: none becomes positive
+by standing under a division bar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from math import gcd
+
+from linnet.dims.dim import Atom, Dim, Relation
+from linnet.dims.linear import contradiction
+from linnet.dims.poly import (
+    UNIT,
+    Frozen,
+    Mono,
+    Poly,
+    add,
+    as_constant,
+    common,
+    common_mono,
+    constant,
+    content,
+    divide,
+    freeze,
+    join,
+    lead,
+    mentions,
+    mul,
+    quotient,
+    scaled,
+    substitute,
+    text,
+    times,
+    variable,
+    variables,
+)
+
+ROUNDS = 8  # of working facts into each other
+STEPS = 80  # equalities made into rules in a round
+PRODUCT_RULES = 10  # completed to at most this many
+DEGREE = 5  # of products formed while looking for a proof
+RESOLVENTS = 90  # polynomials tried together in one linear problem
+
+Part = tuple[str, Poly, Poly]
+"""An operation that became a variable: "/" or "min", and its two operands."""
+
+
+class System:
+    """Facts worked into each other. Made by `System.of`; changed only by those who forked it."""
+
+    __slots__ = (
+        "_base",
+        "_index",
+        "absurd",
+        "at_least",
+        "equalities",
+        "high",
+        "low",
+        "nonzero",
+        "parts",
+        "products",
+        "rules",
+        "unsettled",
+    )
+
+    def __init__(self) -> None:
+        self.rules: dict[str, Poly] = {}  # variable: what it equals, free of other rules' variables
+        self.products: list[tuple[Mono, int, Poly]] = []  # coefficient * product == polynomial
+        self.parts: dict[str, Part] = {}
+        self.low: dict[str, int] = {}  # no entry: the variable may be negative
+        self.high: dict[str, int] = {}
+        self.at_least: dict[Frozen, Poly] = {}  # each is >= 0
+        self.equalities: list[Poly] = []  # each is 0, still to be made into a rule
+        self.nonzero: list[Poly] = []
+        self.unsettled: list[str] = []  # parts whose sign is not yet known
+        self.absurd = False  # no sizes satisfy the facts
+        self._index: dict[tuple[str, Frozen, Frozen], str] = {}
+        self._base: list[Poly] | None = None
+
+    @staticmethod
+    def of(relations: Iterable[Relation]) -> System:
+        """The system of these facts."""
+        system = System()
+        system.learn(relations)
+        return system
+
+    def fork(self) -> System:
+        """A copy to change."""
+        twin = System()
+        twin.rules = dict(self.rules)
+        twin.products = list(self.products)
+        twin.parts = dict(self.parts)
+        twin.low = dict(self.low)
+        twin.high = dict(self.high)
+        twin.at_least = dict(self.at_least)
+        twin.equalities = list(self.equalities)
+        twin.nonzero = list(self.nonzero)
+        twin.unsettled = list(self.unsettled)
+        twin.absurd = self.absurd
+        twin._index = dict(self._index)
+        twin._base = self._base
+        return twin
+
+    # Learning
+
+    def learn(self, relations: Iterable[Relation]) -> None:
+        """Adds facts, each once its divisors are known to be positive, and works them in."""
+        waiting = sorted(relations, key=lambda r: (len(r.divisors()), r.left.key, r.right.key))
+        while waiting:
+            blocked: list[Relation] = []
+            for relation in waiting:
+                if all(self.positive(divisor) for divisor in relation.divisors()):
+                    self.state(relation)
+                else:
+                    blocked.append(relation)
+            self.settle()
+            if len(blocked) == len(waiting):
+                return
+            waiting = blocked
+
+    def state(self, relation: Relation) -> None:
+        """Adds a fact whose divisors are positive; `settle` must follow."""
+        difference = add(self.poly(relation.left), self.poly(relation.right), -1)
+        match relation.op:
+            case "==":
+                self.equalities.append(difference)
+            case "!=":
+                self.nonzero.append(difference)
+            case ">=":
+                self.claim(difference)
+            case ">":
+                self.claim(add(difference, constant(-1)))
+            case "<=":
+                self.claim(scaled(difference, -1))
+            case "<":
+                self.claim(add(scaled(difference, -1), constant(-1)))
+
+    def claim(self, p: Poly) -> None:
+        """Adds the fact that the polynomial is at least 0; `settle` must follow."""
+        p = _tight(p)
+        value = as_constant(p)
+        if value is None:
+            self.at_least[freeze(p)] = p
+            self._base = None
+        elif value < 0:
+            self.absurd = True
+
+    def settle(self) -> None:
+        """Works the facts into each other until nothing changes."""
+        for _ in range(ROUNDS):
+            before = self._measure()
+            self._solve()
+            self._renew_parts()
+            self._settle_signs()
+            self._renew_inequalities()
+            self._bound()
+            if self.absurd:
+                return
+            if not self.equalities and before == self._measure() and not self._settle_hard():
+                return
+
+    def _measure(self) -> tuple[object, ...]:
+        return (
+            len(self.rules),
+            len(self.products),
+            len(self.nonzero),
+            tuple(self.at_least),
+            tuple(self.low.items()),
+            tuple(self.high.items()),
+        )
+
+    # Dimensions as polynomials
+
+    def poly(self, dim: Dim) -> Poly:
+        """The dimension as a polynomial, reduced by the rules; its divisors must be positive."""
+        result: Poly = {}
+        for product, coefficient in dim.terms:
+            term: Poly = {UNIT: coefficient}
+            for atom in product:
+                term = mul(term, self._atom(atom))
+            result = add(result, term)
+        return self.reduce(result)
+
+    def _atom(self, atom: Atom) -> Poly:
+        if atom.op == "name":
+            self.low.setdefault(atom.name, 0)
+            rule = self.rules.get(atom.name)
+            return variable(atom.name) if rule is None else rule
+        a, b = (self.poly(arg) for arg in atom.args)
+        match atom.op:
+            case "/":
+                return self.quotient(a, b)
+            case "%":
+                return add(a, mul(self.quotient(a, b), b), -1)
+            case "min":
+                return self.minimum(a, b)
+            case "max":
+                return add(add(a, b), self.minimum(a, b), -1)
+
+    def reduce(self, p: Poly) -> Poly:
+        """An equal polynomial in which no rule applies."""
+        p = substitute(p, self.rules)
+        for _ in range(20):
+            step = self._product_step(p)
+            if step is None:
+                return p
+            p = substitute(step, self.rules)
+        return p
+
+    def _product_step(self, p: Poly) -> Poly | None:
+        for top, by, value in self.products:
+            for mono, coefficient in p.items():
+                if coefficient % by == 0:
+                    rest = quotient(mono, top)
+                    if rest is not None:
+                        change = add(value, {top: by}, -1)
+                        return add(p, times(change, rest), coefficient // by)
+        return None
+
+    def quotient(self, num: Poly, den: Poly) -> Poly:
+        """The floor division of reduced polynomials, `den` positive where it is defined at all."""
+        if not den:
+            return self._part("/", num, den)  # by zero: a value of which nothing is known
+        if den[lead(den)] < 0:
+            num, den = scaled(num, -1), scaled(den, -1)
+        whole, rest = divide(num, den)
+        shared = common_mono([*rest, *den]) if rest else UNIT
+        if shared:
+            rest, den = _without(rest, shared), _without(den, shared)
+        # (g * a + r) / (g * b) is a / b for 0 <= r < g and g * b > 0.
+        by = content([*den.values(), *(c for mono, c in rest.items() if mono)])
+        if by > 1:
+            den = {mono: c // by for mono, c in den.items()}
+            rest = {mono: c // by for mono, c in rest.items() if c // by}
+            return add(whole, self.quotient(rest, den))
+        if not rest:
+            return whole
+        if shared and as_constant(den) is not None:
+            return add(whole, self.quotient(rest, den))
+        nested = self._unnest(rest, den)
+        if nested is not None:
+            return add(whole, nested)
+        return add(whole, self._part("/", rest, den))
+
+    def _unnest(self, num: Poly, den: Poly) -> Poly | None:
+        """`(a / b + r) / c` as `(a + b * r) / (b * c)`, when one inexact division stands in it."""
+        inner = [
+            mono[0]
+            for mono, coefficient in num.items()
+            if coefficient == 1 and len(mono) == 1 and self.parts.get(mono[0], ("",))[0] == "/"
+        ]
+        if len(inner) != 1 or not self.nonnegative(den):
+            return None
+        _, a, b = self.parts[inner[0]]
+        b = self.reduce(b)
+        total = self.reduce(add(a, mul(b, add(num, variable(inner[0]), -1))))
+        if not b or mentions(total, self.parts):
+            return None
+        return self.quotient(total, self.reduce(mul(b, den)))
+
+    def minimum(self, a: Poly, b: Poly) -> Poly:
+        """The smaller of two reduced polynomials."""
+        difference = add(a, b, -1)
+        if self.nonnegative(scaled(difference, -1)):
+            return a
+        if self.nonnegative(difference):
+            return b
+        shared = {
+            mono: min(c, b[mono]) if c > 0 else max(c, b[mono])
+            for mono, c in a.items()
+            if mono in b and (c > 0) == (b[mono] > 0)
+        }
+        a, b = sorted((add(a, shared, -1), add(b, shared, -1)), key=freeze)
+        return add(shared, self._part("min", a, b))
+
+    def _part(self, op: str, a: Poly, b: Poly) -> Poly:
+        """The variable that stands for an operation, made on its first use."""
+        key = (op, freeze(a), freeze(b))
+        name = self._index.get(key)
+        if name is None:
+            name = f"({text(a)} {op} {text(b)})"
+            self._index[key] = name
+            if name not in self.parts:
+                self.parts[name] = (op, a, b)
+                self.unsettled.append(name)
+                self._base = None
+                if op == "min" or b:
+                    self._settle_sign(name)
+        return self.reduce(variable(name))
+
+    # Signs
+
+    def positive(self, dim: Dim) -> bool:
+        """Whether the dimension is proved positive; its own divisors need not be."""
+        value = dim.constant
+        if value is not None:
+            return value > 0
+        if not all(self.positive(divisor) for divisor in dim.divisors()):
+            return False
+        p = add(self.poly(dim), constant(-1))
+        return self.nonnegative(p) or self.refutes(p)
+
+    def nonnegative(self, p: Poly) -> bool:
+        """Whether the polynomial is at least 0 by the bounds of its variables alone."""
+        shifted = self.shift(p)
+        return all(c > 0 and not self.free(mono) for mono, c in shifted.items())
+
+    def shift(self, p: Poly) -> Poly:
+        """The polynomial in variables that are measured from their lower bounds."""
+        moved = {
+            name: {(name,): 1, UNIT: low} for name in variables(p) if (low := self.low.get(name, 0))
+        }
+        return substitute(p, moved) if moved else p
+
+    def free(self, mono: Mono) -> bool:
+        """Whether the product of shifted variables may be negative."""
+        return any(name not in self.low for name in mono)
+
+    def least(self, p: Poly) -> int | None:
+        """A lower bound by the bounds of single variables."""
+        total = 0
+        for mono, coefficient in p.items():
+            bound = self._product_low(mono) if coefficient > 0 else self._product_high(mono)
+            if bound is None:
+                return None
+            total += coefficient * bound
+        return total
+
+    def _product_low(self, mono: Mono) -> int | None:
+        total = 1
+        for name in mono:
+            low = self.low.get(name)
+            if low is None or (low < 0 and len(mono) > 1):
+                return None
+            total *= low
+        return total
+
+    def _product_high(self, mono: Mono) -> int | None:
+        total = 1
+        for name in mono:
+            high = self.high.get(name)
+            if high is None or (len(mono) > 1 and self.low.get(name, -1) < 0):
+                return None
+            total *= high
+        return total
+
+    # Equalities become rules
+
+    def _solve(self) -> None:
+        for _ in range(STEPS):
+            if self.absurd or not self.equalities:
+                return
+            p = self._simplified(self.reduce(self.equalities.pop()))
+            if not p:
+                continue
+            if as_constant(p) is not None:
+                self.absurd = True
+                return
+            by = content(c for mono, c in p.items() if mono)
+            if p.get(UNIT, 0) % by:
+                self.absurd = True
+                return
+            name = self._eliminable(p)
+            if name is not None:
+                self._replace(name, scaled(add(p, {(name,): p[(name,)]}, -1), -p[(name,)]))
+            elif not self._replace_multiples(p):
+                self._add_product(p)
+
+    def _simplified(self, p: Poly) -> Poly:
+        """A polynomial that is 0 exactly where `p` is, without factors that cannot be 0."""
+        if not p:
+            return p
+        shared = tuple(name for name in common_mono(p) if self.low.get(name, 0) > 0)
+        if shared:
+            p = _without(p, shared)
+        by = content(p.values())
+        return {mono: c // by for mono, c in p.items()} if by > 1 else p
+
+    def _eliminable(self, p: Poly) -> str | None:
+        """A variable that the equality `p == 0` gives as a polynomial in the others."""
+        best: tuple[int, bool, str] | None = None
+        for mono, coefficient in p.items():
+            if len(mono) != 1 or coefficient not in (1, -1):
+                continue
+            name = mono[0]
+            if sum(name in other for other in p) > 1:
+                continue
+            negative = sum(c * coefficient > 0 for m, c in p.items() if m != mono)
+            rank = (negative, name not in self.parts, name)
+            if best is None or rank < best:
+                best = rank
+        return best and best[2]
+
+    def _replace(self, name: str, value: Poly) -> None:
+        """Adds the rule that the variable is this polynomial, which does not mention it."""
+        one = {name: value}
+        self.rules = {key: substitute(rule, one) for key, rule in self.rules.items()}
+        self.rules[name] = value
+        kept = [rule for rule in self.products if not _stands_in(name, rule)]
+        for top, by, rule in self.products:
+            if _stands_in(name, (top, by, rule)):
+                self.equalities.append(add({top: by}, rule, -1))
+        self.products = kept
+        if name in self.low:
+            self.claim(add(value, constant(-self.low[name])))
+        if name in self.high:
+            self.claim(add(constant(self.high[name]), value, -1))
+        self._base = None
+
+    def _replace_multiples(self, p: Poly) -> bool:
+        """`m * x == n * y` with coprime `m`, `n` says `x == n * t` and `y == m * t`."""
+        if len(p) != 2 or any(len(mono) != 1 for mono in p):
+            return False
+        (((x,), m), ((y,), n)) = sorted(p.items())
+        if (m > 0) == (n > 0):
+            return False
+        m, n = abs(m), abs(n)
+        part = self.quotient(variable(y), constant(m))
+        if mentions(part, {y, x}):
+            return False
+        self._replace(y, scaled(part, m))
+        self._replace(x, scaled(part, n))
+        return True
+
+    def _add_product(self, p: Poly) -> None:
+        """Adds the rule that the leading product is the rest, and what follows with the others."""
+        top = lead(p)
+        if p[top] < 0:
+            p = scaled(p, -1)
+        by = p[top]
+        value = scaled(add(p, {top: by}, -1), -1)
+        for other in list(self.products):
+            if other[1] % by == 0 and quotient(other[0], top) is not None:
+                self.products.remove(other)
+                self.equalities.append(add({other[0]: other[1]}, other[2], -1))
+        if len(self.products) < PRODUCT_RULES:
+            for other_top, other_by, other_value in self.products:
+                shared = common(top, other_top)
+                if shared and by == other_by == 1 and len(top) + len(other_top) <= DEGREE + 1:
+                    left = times(value, quotient(other_top, shared) or UNIT)
+                    right = times(other_value, quotient(top, shared) or UNIT)
+                    self.equalities.append(add(left, right, -1))
+            self.products.append((top, by, value))
+
+    # Working rules into the rest
+
+    def _renew_parts(self) -> None:
+        for name, (op, a, b) in list(self.parts.items()):
+            new_a, new_b = self.reduce(a), self.reduce(b)
+            if new_a == a and new_b == b:
+                continue
+            self._index.pop((op, freeze(a), freeze(b)), None)
+            del self.parts[name]
+            value = self.quotient(new_a, new_b) if op == "/" else self.minimum(new_a, new_b)
+            if name in self.parts:
+                continue  # an operation of the same name: it is this one
+            difference = add(self.reduce(variable(name)), self.reduce(value), -1)
+            if difference:
+                self.equalities.append(difference)
+
+    def _settle_signs(self) -> None:
+        for name in self.unsettled:
+            if name in self.parts and name not in self.low:
+                self._settle_sign(name)
+        self.unsettled = [name for name in self.unsettled if name not in self.low]
+
+    def _settle_hard(self) -> bool:
+        """Settles the sign of an operation whose operands' signs need a proof."""
+        for name in self.unsettled:
+            op, a, b = self.parts.get(name, ("", {}, {}))
+            if op == "/" and b and self.refutes(a):
+                return self._raise(name, 0)
+            if op == "min" and all(self.nonnegative(p) or self.refutes(p) for p in (a, b)):
+                return self._raise(name, 0)
+        return False
+
+    def _settle_sign(self, name: str) -> None:
+        """Gives the variable of an operation the lower bound of its operands, if they have one."""
+        op, a, b = self.parts[name]
+        low = self.least(a) if not self.nonnegative(a) else max(0, self.least(a) or 0)
+        if low is None:
+            return
+        by = as_constant(b)
+        if op == "min":
+            other = self.least(b) if not self.nonnegative(b) else max(0, self.least(b) or 0)
+            if other is not None:
+                self._raise(name, min(low, other))
+        elif by is not None and by > 0:
+            self._raise(name, low // by)
+        elif low >= 0:
+            self._raise(name, 1 if self.nonnegative(add(a, b, -1)) else 0)
+
+    def _raise(self, name: str, low: int) -> bool:
+        if name in self.low and self.low[name] >= low:
+            return False
+        self.low[name] = low
+        self._base = None
+        return True
+
+    def _renew_inequalities(self) -> None:
+        for key, p in list(self.at_least.items()):
+            reduced = self._slimmed(self.reduce(p))
+            if reduced != p:
+                del self.at_least[key]
+                self.claim(reduced)
+        for p in list(self.at_least.values()):
+            opposite = scaled(p, -1)
+            if freeze(opposite) in self.at_least:
+                self.equalities.append(p)
+        kept: list[Poly] = []
+        for p in self.nonzero:
+            p = self.reduce(p)
+            if not p:
+                self.absurd = True
+            elif self.nonnegative(p):
+                self.claim(add(p, constant(-1)))
+            elif self.nonnegative(scaled(p, -1)):
+                self.claim(add(scaled(p, -1), constant(-1)))
+            elif as_constant(p) is None:
+                kept.append(p)
+        self.nonzero = kept
+
+    def _slimmed(self, p: Poly) -> Poly:
+        """A polynomial that is at least 0 exactly where `p` is, without positive factors."""
+        shared = tuple(name for name in common_mono(p) if self.low.get(name, 0) > 0) if p else UNIT
+        return _without(p, shared) if shared else p
+
+    # Bounds of single variables
+
+    def _bound(self) -> None:
+        for _ in range(6):
+            changed = False
+            for p in [*self.at_least.values(), *self._ruled()]:
+                changed |= self._bound_by(p)
+                if self.absurd:
+                    return
+            if not changed:
+                return
+
+    def _ruled(self) -> Iterator[Poly]:
+        """The product rules as polynomials that are at least 0."""
+        for top, by, value in self.products:
+            p = add({top: by}, value, -1)
+            yield p
+            yield scaled(p, -1)
+
+    def _bound_by(self, p: Poly) -> bool:
+        """Bounds each variable of a polynomial that is at least 0 by the others' bounds."""
+        changed = False
+        for mono, coefficient in p.items():
+            if not mono:
+                continue
+            low = self.least(scaled(add(p, {mono: coefficient}, -1), -1))
+            if low is None:  # the other terms have no upper bound
+                continue
+            if coefficient > 0:
+                changed |= self._bound_below(mono, -(-low // coefficient))
+            else:
+                changed |= self._bound_above(mono, -low // -coefficient)
+        return changed
+
+    def _bound_below(self, mono: Mono, low: int) -> bool:
+        if len(mono) == 1:
+            return self._set_low(mono[0], low)
+        if low < 1 or any(self.low.get(name, -1) < 0 for name in mono):
+            return False
+        changed = [self._set_low(name, 1) for name in mono]
+        return any(changed)
+
+    def _bound_above(self, mono: Mono, high: int) -> bool:
+        changed = False
+        for name in mono:
+            others = self._product_low(quotient(mono, (name,)) or UNIT)
+            if len(mono) == 1:
+                changed |= self._set_high(name, high)
+            elif others and others > 0 and high >= 0 and self.low.get(name, -1) >= 0:
+                changed |= self._set_high(name, high // others)
+        return changed
+
+    def _set_low(self, name: str, low: int) -> bool:
+        if not self._raise(name, low):
+            return False
+        return self._meet(name)
+
+    def _set_high(self, name: str, high: int) -> bool:
+        if name in self.high and self.high[name] <= high:
+            return False
+        self.high[name] = high
+        return self._meet(name)
+
+    def _meet(self, name: str) -> bool:
+        low, high = self.low.get(name), self.high.get(name)
+        if low is not None and high is not None:
+            if low > high:
+                self.absurd = True
+            elif low == high and name not in self.rules:
+                self.equalities.append({(name,): 1, **constant(-low)})
+        return True
+
+    # Inequalities
+
+    def base(self) -> list[Poly]:
+        """Shifted polynomials that are at least 0: the stated facts and those of each operation."""
+        if self._base is None:
+            found: dict[Frozen, Poly] = {}
+            for p in [*self.at_least.values(), *self._ruled(), *self._defining()]:
+                shifted = _tight(self.shift(p))
+                if any(c < 0 for c in shifted.values()) or any(map(self.free, shifted)):
+                    found.setdefault(freeze(shifted), shifted)
+            self._base = list(found.values())
+        return self._base
+
+    def _defining(self) -> Iterator[Poly]:
+        """What holds of each operation's variable by its meaning."""
+        for name, (op, a, b) in self.parts.items():
+            value = self.reduce(variable(name))
+            if op == "min":
+                yield add(a, value, -1)
+                yield add(b, value, -1)
+            elif b:
+                rest = add(a, mul(b, value), -1)
+                yield rest
+                yield add(add(b, constant(-1)), rest, -1)
+        for name, high in self.high.items():
+            if name not in self.rules:
+                yield add(constant(high), variable(name), -1)
+
+    def refutes(self, p: Poly) -> bool:
+        """Whether `p < 0` contradicts the facts, so that `p >= 0` follows from them."""
+        if self.absurd:
+            return True
+        opposite = add(scaled(self.shift(p), -1), constant(-1))
+        return contradiction(self._near(opposite, 1), self.free) or contradiction(
+            self._near(opposite, 3), self.free
+        )
+
+    def _near(self, start: Poly, rounds: int) -> list[Poly]:
+        """The polynomial and those multiples of facts whose terms can cancel against its own."""
+        base = [start, *self.base()]
+        # The sum must have a negative constant, so one of these takes part in it.
+        frontier = [p for p in base if p is start or p.get(UNIT, 0) < 0]
+        found: dict[Frozen, Poly] = {freeze(p): p for p in frontier}
+        for _ in range(rounds):
+            added: list[Poly] = []
+            for p in frontier:
+                for multiple in self._cancelling(p, base, cross=rounds > 1):
+                    key = freeze(multiple)
+                    if key not in found and len(found) < RESOLVENTS:
+                        found[key] = multiple
+                        added.append(multiple)
+            frontier = added
+        return list(found.values())
+
+    def _cancelling(self, p: Poly, base: list[Poly], *, cross: bool) -> Iterator[Poly]:
+        for mono, coefficient in p.items():
+            if not mono or (coefficient < 0 and not self.free(mono)):
+                continue
+            for other in base:
+                for target, weight in other.items():
+                    if not target or (weight > 0) == (coefficient > 0):
+                        continue
+                    shared = common(mono, target)
+                    up = quotient(mono, shared) or UNIT
+                    down = quotient(target, shared) or UNIT
+                    if self.free(up) or self.free(down) or len(join(mono, down)) > DEGREE:
+                        continue
+                    if not down:
+                        yield times(other, up)
+                    elif cross and shared:
+                        yield times(other, up)
+                        yield times(p, down)
+
+
+def _stands_in(name: str, rule: tuple[Mono, int, Poly]) -> bool:
+    return name in rule[0] or mentions(rule[2], (name,))
+
+
+def _without(p: Poly, mono: Mono) -> Poly:
+    """The polynomial divided by a monomial that divides it."""
+    return {rest: c for m, c in p.items() if (rest := quotient(m, mono)) is not None}
+
+
+def _tight(p: Poly) -> Poly:
+    """The strongest polynomial over the integers that is at least 0 where `p` is."""
+    by = 0
+    for mono, coefficient in p.items():
+        if mono:
+            by = gcd(by, coefficient)
+            if by == 1:
+                return p
+    if by < 2:
+        return p
+    return {mono: c // by for mono, c in p.items() if c // by}
