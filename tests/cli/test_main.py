@@ -34,7 +34,8 @@ def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> No
     ("words", "message"),
     [
         ([], "usage: linnet"),
-        (["chek"], "invalid choice: 'chek'"),
+        (["chek"], "no command `chek`; did you mean `check`?"),
+        (["weather"], "no command `weather`; linnet --help lists them"),
         (["check"], "the following arguments are required: PATH"),
         (["check", "--nope", "x"], "unrecognized arguments: --nope"),
         (["--nope"], "unrecognized arguments: --nope"),

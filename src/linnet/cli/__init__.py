@@ -7,7 +7,9 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Any, TextIO
 
 from linnet import __version__
@@ -24,6 +26,9 @@ OK, ERRORS, USAGE, BUG, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 70, 130, 141
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line; the result is its exit status."""
     words = sys.argv[1:] if argv is None else list(argv)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a terminal that lacks a character is no error
+            stream.reconfigure(errors="backslashreplace")
     try:
         status = _run(words)
         sys.stdout.flush()
@@ -31,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as e:  # argparse: --help, --version, a wrong command line
         return e.code if isinstance(e.code, int) else USAGE
     except LinnetError as e:
-        report(e)
+        _report(e, _color_wanted("--no-color" not in words, sys.stderr))
         return ERRORS
     except KeyboardInterrupt:
         print("linnet: stopped", file=sys.stderr)
@@ -44,16 +49,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _bug(e)
 
 
-def report(error: LinnetError) -> None:
-    """The error on standard error, with the findings it carries."""
-    if error.diagnostics:
-        from linnet.render import render_text
-
-        color = _color_wanted("--no-color" not in sys.argv, sys.stderr)
-        print("\n".join(render_text(d, color=color) for d in error.diagnostics), file=sys.stderr)
-    print(f"linnet: {error}", file=sys.stderr)
-
-
 def color(args: argparse.Namespace, stream: TextIO) -> bool:
     """Whether this command line, on this stream, gets colours."""
     return _color_wanted(not args.no_color, stream)
@@ -61,6 +56,16 @@ def color(args: argparse.Namespace, stream: TextIO) -> bool:
 
 def _color_wanted(allowed: bool, stream: TextIO) -> bool:
     return allowed and "NO_COLOR" not in os.environ and stream.isatty()
+
+
+def _report(error: LinnetError, color: bool) -> None:
+    """The error on standard error, after the findings it carries."""
+    if error.diagnostics:
+        from linnet.render import render_text
+
+        for diagnostic in error.diagnostics:
+            print(render_text(diagnostic, color=color), end="\n\n", file=sys.stderr)
+    print(f"linnet: {error}", file=sys.stderr)
 
 
 def _run(words: list[str]) -> int:
@@ -85,6 +90,10 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
     parser.add_argument("--no-color", action="store_true", help="plain text, also on a terminal")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     chosen = next((word for word in words if not word.startswith("-")), None)
+    if chosen is not None and chosen not in COMMANDS:
+        near = get_close_matches(chosen, COMMANDS, 1)
+        hint = f"; did you mean `{near[0]}`?" if near else "; linnet --help lists them"
+        parser.error(f"no command `{chosen}`{hint}")
     for name, (module, line) in COMMANDS.items():
         command = commands.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".")
         command.add_argument(
