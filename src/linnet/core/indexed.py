@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from linnet.check.analysis import Access, IndexVar
+from linnet.core import expressions
+from linnet.core.body import Body
 from linnet.core.build import Builder
 from linnet.core.ir import Node, ReduceOp
 from linnet.core.values import Aligned, Axis, Value
 from linnet.dims import Dim
 from linnet.syntax import tree
 from linnet.types import BF16, F16, F32, I64, DType, TensorType, substitute_shape
-
-if TYPE_CHECKING:
-    from linnet.core.body import Body
 
 
 def index_let(body: Body, stmt: tree.IndexLet) -> Value:
@@ -29,7 +27,7 @@ def index_let(body: Body, stmt: tree.IndexLet) -> Value:
     """
     inside = bool(body.frame)
     with framed(body, stmt) as axes:
-        value = body.expr(stmt.value)
+        value = expressions.expr(body, stmt.value)
         return value if inside and not axes else body.over(value, axes)
 
 
@@ -62,14 +60,14 @@ def _terms(body: Body, e: tree.Reduction, dtype: DType) -> list[Value]:
     while isinstance(inner, tree.Paren):
         inner = inner.value
     if e.dtype is not None or e.kind not in ("sum", "prod") or dtype not in (F16, BF16):
-        return [body.expr(inner)]
+        return [expressions.expr(body, inner)]
     if e.kind == "sum" and isinstance(inner, tree.Binary) and inner.op == "*":
         return [_raised(body, inner.left), _raised(body, inner.right)]
     return [_raised(body, inner)]
 
 
 def _raised(body: Body, e: tree.Expr) -> Value:
-    return body.elementwise((body.expr(e),), lambda x: body.build.cast(x, F32, e.span))
+    return body.elementwise((expressions.expr(body, e),), lambda x: body.build.cast(x, F32, e.span))
 
 
 @contextmanager
@@ -101,10 +99,8 @@ def access(body: Body, e: tree.Index, meaning: Access) -> Value:
         # A scalar parameter of a function that is inlined over a frame, read as `x[*s]`
         # with an empty pack.
         return base
-    x = base
-    entries = _axis_entries(body, e.base, meaning)
-    x, entries = _drop_constants(body.build, x, entries, e)
-    indices = [body.expr(i) if not isinstance(i, tuple) else None for i in entries]
+    x, entries = _drop_constants(body.build, base, _axis_entries(body, e.base, meaning), e)
+    indices = [expressions.expr(body, i) if not isinstance(i, tuple) else None for i in entries]
     plain = [i if isinstance(i, tuple) else None for i in entries]
     proved = [i is None for i in indices]
     seen: set[Axis] = set()
@@ -123,7 +119,7 @@ def _base(body: Body, base: tree.Expr) -> Node | Aligned:
     """The accessed tensor: an expression without indices, so outside the frame."""
     saved, body.frame = body.frame, []
     try:
-        value = body.expr(base)
+        value = expressions.expr(body, base)
     finally:
         body.frame = saved
     if isinstance(value, Aligned):

@@ -11,6 +11,7 @@ from difflib import get_close_matches
 
 from linnet.check.analysis import Analysis, BlockInfo, Module
 from linnet.check.blocks import manifest, roots
+from linnet.core import expressions
 from linnet.core.body import Body
 from linnet.core.ir import Function, Manifest, ManifestEntry, OpId, Program
 from linnet.core.values import ABSENT, PLACEHOLDER, Bound, Present, Value, structure
@@ -135,7 +136,7 @@ class Lowering:
         body = Body(self, bindings, owner, presence, facts)
         for param, (name, type), arg in zip(fn.params, signature.params, args, strict=True):
             body.bind(param.name, body.parameter(name, substitute(type, bindings), arg))
-        value = body.reified(body.block(fn.body))
+        value = body.reified(expressions.run(body, fn.body))
         dims = tuple(d for g in fn.generics for d in _dim_names(own[g.name.text], g.name.text))
         name = self._unique(
             f"{owner.info.block.name.text}.{fn.name.text}" if owner else fn.name.text
@@ -316,8 +317,8 @@ def _root_block(analysis: Analysis, module: Module, root: str | None) -> tree.Bl
         raise PlanError(f"{module.file.source.name} has no block {root}{_near(root, names)}")
     found = roots(analysis, module)
     if len(found) > 1:
-        names = ", ".join(b.name.text for b in found)
-        raise PlanError(f"{module.name} has several root blocks ({names}): choose one with root=")
+        listed = ", ".join(b.name.text for b in found)
+        raise PlanError(f"{module.name} has several root blocks ({listed}): choose one with root=")
     return found[0] if found else None
 
 

@@ -1,0 +1,64 @@
+"""One way to run an entry on the reference and on each backend, state kept between calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+
+class Runner(Protocol):
+    def __call__(self, entry: str, *inputs: Any, **generics: int) -> Any: ...
+
+
+class Reference:
+    """The NumPy evaluator over a loaded program."""
+
+    def __init__(self, source: Path, generics: Mapping[str, int | str], **options: Any) -> None:
+        from linnet.loading import load_source
+        from linnet.reference import zero_state
+        from linnet.weights import read_bound
+
+        loaded = load_source(source, generics=generics, policy="exact", **options)
+        self.program = loaded.program
+        self.members: dict[str, np.ndarray] = {}
+        for slots, array in read_bound(loaded.bound or []):
+            for slot in slots:
+                self.members[slot.path] = np.array(array)
+        self.state = zero_state(self.program)
+
+    def __call__(self, entry: str, *inputs: Any, **generics: int) -> Any:
+        from linnet.reference import evaluate
+
+        arrays = [np.asarray(i) for i in inputs]
+        return evaluate(self.program, entry, arrays, self.members, self.state, generics)
+
+
+class Torch:
+    """The generated PyTorch."""
+
+    def __init__(self, source: Path, generics: Mapping[str, int | str], **options: Any) -> None:
+        import linnet.torch
+
+        self.module = linnet.torch.load(
+            source, generics=generics, numerics=options.pop("numerics", "equivalent"), **options
+        )
+
+    def __call__(self, entry: str, *inputs: Any, **generics: int) -> Any:
+        import torch
+
+        given = [torch.from_numpy(i) if isinstance(i, np.ndarray) else i for i in inputs]
+        with torch.no_grad():
+            out = self.module.run_entry(entry, given, generics=generics or None)
+        if isinstance(out, tuple):
+            return tuple(_numpy(o) for o in out)
+        return _numpy(out)
+
+
+def _numpy(value: Any) -> np.ndarray:
+    return value.numpy().copy() if hasattr(value, "numpy") else np.asarray(value)
+
+
+RUNNERS: dict[str, Any] = {"reference": Reference, "torch": Torch}
