@@ -18,7 +18,6 @@ class Reference:
 
     def __init__(self, source: Path, generics: Mapping[str, int | str], **options: Any) -> None:
         from linnet.loading import load_source
-        from linnet.reference import zero_state
         from linnet.weights import read_bound
 
         loaded = load_source(source, generics=generics, policy="exact", **options)
@@ -27,7 +26,7 @@ class Reference:
         for slots, array in read_bound(loaded.bound or []):
             for slot in slots:
                 self.members[slot.path] = np.array(array)
-        self.state = zero_state(self.program)
+        self.state: dict[str, np.ndarray] = {}
 
     def __call__(self, entry: str, *inputs: Any, **generics: int) -> Any:
         from linnet.reference import evaluate

@@ -49,8 +49,7 @@ def model(source: tuple[str, Path], backend: str, **sizes: int) -> Runner:
     if backend == "torch":
         runner.module.reset_state()  # type: ignore[attr-defined]
     else:
-        for array in runner.state.values():  # type: ignore[attr-defined]
-            array[...] = 0
+        runner.state.clear()  # type: ignore[attr-defined]
     return runner
 
 

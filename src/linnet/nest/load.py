@@ -1,0 +1,58 @@
+"""A card to a model: source, constants, generics, weights and backend put together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from linnet.diagnostics import NestError
+from linnet.nest.card import Card, find_card
+from linnet.nest.fetch import Progress, WeightFiles, fetch_weights
+
+if TYPE_CHECKING:
+    from linnet.weights.checkpoint import Weights
+
+# Backend -> the module whose `load` makes its model.
+LOADERS: dict[str, str] = {"torch": "linnet.torch"}
+
+
+def load(
+    name_or_dir: str | Path | Card,
+    *,
+    backend: str = "torch",
+    std_root: str | Path | None = None,
+    generics: Mapping[str, int | str] | None = None,
+    weights: Weights | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Any:
+    """The card's model with its weights, ready to run on a backend.
+
+    `generics` override the card's; `weights` (a .safetensors or .gguf file, several, a directory,
+    or arrays by tensor name) stand for the published ones, which are fetched otherwise. `options`
+    go to the backend's loader. Raises NestError for a card or download that cannot be used and
+    PlanError for everything that is wrong with source, generics or weights.
+    """
+    card = name_or_dir if isinstance(name_or_dir, Card) else find_card(name_or_dir)
+    if backend not in LOADERS:
+        raise NestError(
+            f"no backend {backend!r} in this version: choose {', '.join(sorted(LOADERS))}"
+        )
+    if "bindings" not in options:
+        options["bindings"] = card.bindings_path
+    if weights is None:
+        found: WeightFiles = fetch_weights(card, progress)
+        weights = list(found.files)
+        options["bindings"] = found.bindings or options["bindings"]
+    return import_module(LOADERS[backend]).load(
+        card.source_path,
+        root=card.root,
+        main=card.entry,
+        generics={**card.generics, **(generics or {})},
+        constants=card.constants,
+        std_root=std_root,
+        weights=weights,
+        **options,
+    )

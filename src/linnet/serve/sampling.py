@@ -1,0 +1,85 @@
+"""Logits to a token: greedy, or sampled with noise that depends on nothing but the request.
+
+The noise for a token is a hash of (seed, position, token id), so that neither the neighbours in a
+batch nor the backend change what is drawn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from linnet.diagnostics import LinnetError
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are chosen; temperature 0 takes the most likely one.
+
+    `top_k` keeps the k most likely tokens (0: all), then `top_p` the fewest of those whose
+    probabilities reach p.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+
+    def check(self) -> None:
+        """Raises LinnetError naming the setting that is out of range."""
+        if not self.temperature >= 0 or self.temperature == float("inf"):
+            raise LinnetError(f"temperature is {self.temperature}; it must be 0 or more, finite")
+        if self.top_k < 0:
+            raise LinnetError(f"top_k is {self.top_k}; it must be 0 (all tokens) or more")
+        if not 0 < self.top_p <= 1:
+            raise LinnetError(f"top_p is {self.top_p}; it must be above 0 and at most 1")
+
+    @property
+    def key(self) -> int:
+        """The seed as the 32 bits that the noise is made from."""
+        seed = self.seed & 0xFFFFFFFFFFFFFFFF
+        return (seed ^ (seed >> 32)) & 0xFFFFFFFF
+
+
+def lowbias32(x: Array) -> Array:
+    """A bijective hash of 32-bit words with low bias (C. Wellons, hash prospector, 2018)."""
+    x = x.astype(np.uint32)
+    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
+    x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
+    return x ^ (x >> np.uint32(16))
+
+
+def gumbel(key: int, position: int, count: int) -> Array:
+    """Gumbel noise for token ids 0 .. count-1 at a position, f32 [count]."""
+    mixed = lowbias32(np.array([position & 0xFFFFFFFF], np.uint32) ^ lowbias32(np.array([key])))
+    words = lowbias32(np.arange(count, dtype=np.uint32) ^ mixed)
+    uniform = ((words >> np.uint32(9)).astype(np.float32) + np.float32(0.5)) * np.float32(2**-23)
+    return np.asarray(-np.log(-np.log(uniform)), np.float32)
+
+
+def draw_numpy(logits: Array, sampling: Sampling, position: int) -> int:
+    """The next token from f32 logits [Vocab]; ties go to the lowest id."""
+    if sampling.temperature == 0:
+        return int(logits.argmax())
+    scaled = logits.astype(np.float32) / np.float32(sampling.temperature)
+    kept = _kept(scaled, sampling)
+    noisy = np.where(kept, scaled + gumbel(sampling.key, position, len(scaled)), -np.inf)
+    return int(noisy.argmax())
+
+
+def _kept(scaled: Array, sampling: Sampling) -> Array:
+    kept = np.ones(len(scaled), np.bool_)
+    if sampling.top_k and sampling.top_k < len(scaled):
+        order = np.argsort(-scaled, kind="stable")
+        kept[order[sampling.top_k :]] = False
+    if sampling.top_p < 1:
+        order = np.argsort(np.where(kept, -scaled, np.inf), kind="stable")
+        chances = np.exp(scaled[order] - scaled[order[0]]) * kept[order]
+        before = np.cumsum(chances) - chances
+        kept[order[before >= sampling.top_p * chances.sum()]] = False
+    return kept
