@@ -119,6 +119,9 @@ class Findings:
     """A mutable collector; the only way to report a problem in a user's program."""
 
     items: list[Diagnostic] = field(default_factory=list[Diagnostic])
+    _seen: set[tuple[str, Span]] = field(
+        default_factory=set[tuple[str, Span]], init=False, repr=False, compare=False
+    )
 
     def add(
         self,
@@ -133,8 +136,9 @@ class Findings:
     ) -> None:
         """Record a finding; the same code at the same span is kept once."""
         assert code in CODES, code
-        if any(d.code == code and d.primary.span == at for d in self.items):
+        if (code, at) in self._seen:
             return
+        self._seen.add((code, at))
         if isinstance(help, str):
             help = Help(help)
         self.items.append(Diagnostic(code, message, Label(at, label), related, notes, help))

@@ -22,6 +22,7 @@ class Source:
     name: str
     text: str
     _starts: list[int] = field(default_factory=list[int], init=False, repr=False)
+    _bytes: list[int] = field(default_factory=list[int], init=False, repr=False)
 
     def line_starts(self) -> list[int]:
         """Code-point offsets at which each line begins."""
@@ -35,14 +36,29 @@ class Source:
         index = max(0, min(index, len(self.text)))
         starts = self.line_starts()
         line = bisect_right(starts, index)
-        offset = len(self.text[:index].encode("utf-8", "surrogatepass"))
-        return Position(line, index - starts[line - 1] + 1, offset)
+        return Position(line, index - starts[line - 1] + 1, self._offset(line, index))
+
+    def _offset(self, line: int, index: int) -> int:
+        """The byte offset of an index on a line."""
+        if self.text.isascii():
+            return index
+        starts = self.line_starts()
+        if not self._bytes:
+            total = 0
+            for start, end in zip(starts, [*starts[1:], len(self.text)]):
+                self._bytes.append(total)
+                total += _byte_length(self.text[start:end])
+        return self._bytes[line - 1] + _byte_length(self.text[starts[line - 1] : index])
 
     def line(self, number: int) -> str:
         """The text of a 1-based line, without its line end."""
         starts = self.line_starts()
         end = starts[number] - 1 if number < len(starts) else len(self.text)
         return self.text[starts[number - 1] : end].rstrip("\r")
+
+
+def _byte_length(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,20 +9,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from linnet.syntax.tokens import END, KEYWORDS, NAME, STRING, Token
+from linnet.syntax.tokens import (
+    END,
+    FUNCTION_WORDS,
+    KEYWORDS,
+    MEMBER_WORDS,
+    NAME,
+    STATEMENT_WORDS,
+    STRING,
+    TOP_WORDS,
+    Token,
+    words,
+)
 
 _CLOSES = {")": "(", "]": "[", "}": "{"}
-_STATEMENT_WORDS = frozenset(("let", "var", "return", "static", "while"))
-_FUNCTION_WORDS = frozenset(("fn", "op", "entry"))
-_MEMBER_WORDS = frozenset(("param", "buffer", "state", "sub"))
-_TOP_WORDS = frozenset(("block", "struct", "enum", "const", "type"))
-
 # A generic argument holds none of these outside brackets, so a `<` before one compares.
-_NOT_IN_GENERICS = (
-    (KEYWORDS - {"true", "false"})
-    | {"&&", "||", "==", "!=", "<=", ">=", "=", "=>", "->", "::", ":", ";", "?", "!", "..", "..."}
-    | {STRING, END}
-)
+_NOT_IN_GENERICS = (KEYWORDS - {"true", "false"}) | {STRING, END}
+_NOT_IN_GENERICS |= words("&& || == != <= >= = => -> :: : ; ? ! .. ...")
 
 
 @dataclass(slots=True)
@@ -44,12 +47,15 @@ class _Open:
 
 def pair(tokens: Sequence[Token]) -> Brackets:
     """Every bracket with its partner; what stays open has none."""
-    return _Pairing(tokens).run()
+    plain = _Pairing(tokens, by_words=False)
+    return plain.brackets if plain.balanced else _Pairing(tokens, by_words=True).brackets
 
 
 class _Pairing:
-    def __init__(self, tokens: Sequence[Token]) -> None:
+    def __init__(self, tokens: Sequence[Token], *, by_words: bool) -> None:
         self.tokens = tokens
+        self.by_words = by_words
+        self.balanced = True
         self.partner = [-1] * len(tokens)
         self.angle = [-1] * len(tokens)
         self.stack: list[_Open] = [_Open(-1, "{", "", [])]  # a floor that never closes
@@ -57,8 +63,11 @@ class _Pairing:
         self.braces: list[_Open] = [self.stack[0]]
         self.blocks = 0
         self.role = ""  # of the next brace
+        self.run()
+        self.balanced = self.balanced and len(self.stack) == 1
+        self.brackets = Brackets(self.partner, self.angle)
 
-    def run(self) -> Brackets:
+    def run(self) -> None:
         previous = ""
         for at, token in enumerate(self.tokens):
             kind = token.kind
@@ -74,10 +83,9 @@ class _Pairing:
                     self.angle[self.angles.pop()] = at
             elif kind in _NOT_IN_GENERICS:
                 self.angles.clear()
-                if kind in KEYWORDS:
+                if self.by_words and kind in KEYWORDS:
                     self.word(at, kind)
             previous = kind
-        return Brackets(self.partner, self.angle)
 
     def open(self, at: int, sign: str) -> None:
         opened = _Open(at, sign, "", self.angles)
@@ -95,13 +103,12 @@ class _Pairing:
         wanted = _CLOSES[sign]
         exists = len(self.braces) > 1 if wanted == "{" else self.braces[-1].inside[wanted] > 0
         if not exists:
+            self.balanced = False
             self.angles.clear()
             return
-        while True:
-            opened = self.pop()
-            if opened.sign == wanted:
-                self.partner[at], self.partner[opened.at] = opened.at, at
-                return
+        while (opened := self.pop()).sign != wanted:
+            self.balanced = False
+        self.partner[at], self.partner[opened.at] = opened.at, at
 
     def pop(self) -> _Open:
         opened = self.stack.pop()
@@ -116,17 +123,17 @@ class _Pairing:
     def word(self, at: int, kind: str) -> None:
         """Leave the brackets that cannot go on past this keyword unclosed."""
         following = self.tokens[at + 1].kind if at + 1 < len(self.tokens) else END
-        if kind in _STATEMENT_WORDS:
+        if kind in STATEMENT_WORDS:
             while self.stack[-1].sign != "{":
                 self.pop()
         elif following != NAME:
             return
-        elif kind in _FUNCTION_WORDS:
+        elif kind in FUNCTION_WORDS:
             self.leave_to_block()
             self.role = "fn"
-        elif kind in _MEMBER_WORDS and self.blocks:
+        elif kind in MEMBER_WORDS and self.blocks:
             self.leave_to_block()
-        elif kind in _TOP_WORDS:
+        elif kind in TOP_WORDS:
             while len(self.stack) > 1:
                 self.pop()
             self.role = "block" if kind == "block" else ""

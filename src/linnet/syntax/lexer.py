@@ -36,7 +36,7 @@ _TOKEN = re.compile(
     | (?P<quoted>  '[^'\n]*' )
     | (?P<hash>    \#[^\n]* )
     | (?P<sign>    """
-    + "|".join(re.escape(s) for s in SIGNS)
+    + "|".join(re.escape(s) for s in sorted(SIGNS, key=len, reverse=True))
     + ")",
     re.VERBOSE,
 )
@@ -313,8 +313,7 @@ class _Lexer:
         elif text[:2] in ("0X", "0B"):
             why = f"the prefix is written `{text[:2].lower()}`"
             help = Help(
-                "write it in lower case",
-                (Edit(self.span(start + 1, start + 2), text[1].lower()),),
+                "write it in lower case", (Edit(self.span(start + 1, start + 2), text[1].lower()),)
             )
         elif text.endswith("_") or "__" in text or "_." in text or "_e" in text.lower():
             why = "each `_` must stand between two digits"

@@ -17,24 +17,29 @@ BAD = "bad"  # already reported by the lexer; the parser stays silent about it
 END = "end"  # one, at the end of the file
 
 
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(text.split())
+def words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
 
 
-KEYWORDS = frozenset(
-    _words("module use pub crate self super as const type struct enum fn op block entry")
-    + _words("param buffer state sub let var return if else match static for in while")
-    + _words("where true false none some extern")
+KEYWORDS = words(
+    "module use pub crate self super as const type struct enum fn op block entry param buffer "
+    "state sub let var return if else match static for in while where true false none some extern"
 )
-RESERVED_WORDS = frozenset(
-    _words("async await effect unsafe macro trait impl derive rng mut ref yield kernel device")
+RESERVED_WORDS = words(
+    "async await effect unsafe macro trait impl derive rng mut ref yield kernel device"
 )
 
-# Longest first; `>` stays single, so that nested lists close one by one.
-SIGNS = _words("... :: -> => == != <= >= && || .. + - * / % ! & | ^ < > = ( ) [ ] { } , : ; . ?")
+# Where things begin: what the parser goes on from after a mistake.
+STATEMENT_WORDS = words("let var return static while for")
+FUNCTION_WORDS = words("fn op entry")
+MEMBER_WORDS = words("param buffer state sub")
+TOP_WORDS = words("block struct enum const type")
 
-REDUCTIONS = frozenset(("sum", "prod", "max", "min", "any", "all"))
-GENERIC_KINDS = frozenset(("Dim", "Shape", "DType", "Numeric", "Integer", "Float"))
+# `>` stays single, so that nested lists close one by one.
+SIGNS = words("... :: -> => == != <= >= && || .. + - * / % ! & | ^ < > = ( ) [ ] { } , : ; . ?")
+
+REDUCTIONS = words("sum prod max min any all")
+GENERIC_KINDS = words("Dim Shape DType Numeric Integer Float")
 
 
 @dataclass(frozen=True, slots=True)
