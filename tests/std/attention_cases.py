@@ -1,0 +1,178 @@
+"""What attention must give: one query at a time, in f64."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from std.cases import BF16, F32, FLOATS, ROUNDING, Case, i32, numbers, wide
+
+B, H, HK, Q, K, D = 2, 6, 2, 3, 5, 4
+SCALE = np.float32(0.5)
+
+
+def attention() -> Iterator[Case]:
+    yield from causal()
+    yield from shared_mask()
+    yield from row_masks()
+    yield from sinks()
+    yield from paged()
+    yield from paged_prefill()
+
+
+def attend(q: Any, keys: Any, values: Any, seen: Any, sink: float | None = None) -> np.ndarray:
+    """One query over its keys; `seen` says which count, and where none does, all do."""
+    scores = np.where(seen, wide(keys) @ wide(q) * float(SCALE), -1e30)
+    largest = max(np.max(scores), -np.inf if sink is None else sink)
+    raised = np.exp(scores - largest)
+    total = np.sum(raised) + (0 if sink is None else np.exp(sink - largest))
+    return raised / total @ wide(values)
+
+
+def over_heads(query: Any, key: Any, value: Any, seen: Any, sink: Any = None) -> np.ndarray:
+    """Every query of `[B, H, Q, D]` over its group's keys; `seen` is `[B, Q, K]`."""
+    out = np.zeros(query.shape)
+    share = query.shape[1] // key.shape[1]
+    for b, h, q in np.ndindex(query.shape[:3]):
+        rest = (key[b, h // share], value[b, h // share], seen[b, q])
+        out[b, h, q] = attend(query[b, h, q], *rest, None if sink is None else float(sink[h]))
+    return out.astype(query.dtype)
+
+
+def inputs(seed: int, heads: int, dtype: np.dtype) -> dict[str, Any]:
+    return {
+        "query": numbers(seed, (B, H, Q, D), dtype),
+        "key": numbers(seed + 1, (B, heads, K, D), dtype),
+        "value": numbers(seed + 2, (B, heads, K, D), dtype),
+        "scale": SCALE,
+    }
+
+
+def three(given: dict[str, Any]) -> tuple[Any, Any, Any]:
+    return given["query"], given["key"], given["value"]
+
+
+def causal() -> Iterator[Case]:
+    for rows, keys in ((4, 4), (2, 5), (5, 2), (1, 6), (0, 3), (3, 0)):
+        seen = np.array([[j <= i + keys - rows for j in range(keys)] for i in range(rows)])
+        expected = seen.astype(bool).reshape(rows, keys)
+        generics = {"Q": rows, "K": keys}
+        yield Case("std.nn.attention.causal_mask", f"{rows} {keys}", {}, expected, generics)
+
+
+def shared_mask() -> Iterator[Case]:
+    masks = {
+        "none": None,
+        "some": np.random.default_rng(1).random((Q, K)) < 0.6,
+        "all seen": np.ones((Q, K), bool),
+        "one row unseen": np.array([[1, 1, 0, 0, 1], [0] * K, [0, 0, 1, 0, 0]], bool),
+    }
+    for op, heads in (("attention", H), ("grouped_attention", HK)):
+        for dtype in FLOATS:
+            given = inputs(40, heads, dtype)
+            for label, mask in masks.items():
+                seen = np.ones((Q, K), bool) if mask is None else mask
+                expected = over_heads(*three(given), np.broadcast_to(seen, (B, Q, K)))
+                arguments = {**given, "mask": mask}
+                name, tag = f"std.nn.attention.{op}", f"{dtype} {label}"
+                yield Case(name, tag, arguments, expected, {}, ROUNDING[dtype])
+        given = inputs(40, heads, F32)
+        empty = {**given, "query": given["query"][:, :, :0]}
+        expected = np.zeros((B, H, 0, D), F32)
+        yield Case(f"std.nn.attention.{op}", "no queries", empty, expected)
+        # A query that sees nothing gets the mean of all values.
+        blind = {**given, "mask": np.zeros((Q, K), bool)}
+        mean = np.repeat(wide(given["value"]).mean(2), H // heads, axis=1)[:, :, None]
+        expected = np.broadcast_to(mean, (B, H, Q, D)).astype(F32)
+        yield Case(f"std.nn.attention.{op}", "nothing seen", blind, expected, {}, 2e-6)
+    one = inputs(43, H, F32)
+    expected = over_heads(*three(one), np.ones((B, Q, K), bool))
+    yield Case("std.nn.attention.grouped_attention", "a head each", one, expected, {}, 2e-6)
+
+
+def row_masks() -> Iterator[Case]:
+    mask = np.random.default_rng(2).random((B, Q, K)) < 0.6
+    mask[1, 2] = False
+    for op, heads in (("attention_rows", H), ("grouped_attention_rows", HK)):
+        for dtype in FLOATS:
+            given = {**inputs(50, heads, dtype), "mask": mask}
+            expected = over_heads(*three(given), mask)
+            yield Case(f"std.nn.attention.{op}", f"{dtype}", given, expected, {}, ROUNDING[dtype])
+
+
+def sinks() -> Iterator[Case]:
+    op = "std.nn.attention.sink_attention"
+    mask = np.random.default_rng(3).random((B, Q, K)) < 0.6
+    mask[0, 1] = False  # all of the weight goes to the sink, and the result is 0
+    for dtype in FLOATS:
+        for label, level in (("low", -20.0), ("middle", 0.0), ("high", 20.0)):
+            sink = numbers(60, (H,), dtype) + np.array(level, dtype)
+            given = {**inputs(61, HK, dtype), "sinks": sink, "mask": mask}
+            expected = over_heads(*three(given), mask, wide(sink))
+            expected[0, :, 1] = 0
+            yield Case(op, f"{dtype} {label}", given, expected, {}, ROUNDING[dtype])
+
+
+def pool(seed: int, dtype: np.dtype) -> dict[str, Any]:
+    """Keys and values of 8 pages of 4 positions."""
+    return {
+        "key": numbers(seed, (1, HK, 32, D), dtype),
+        "value": numbers(seed + 1, (1, HK, 32, D), dtype),
+        "scale": SCALE,
+    }
+
+
+def places(table: np.ndarray, row: int, position: int) -> list[int]:
+    """Where positions 0 to `position` of a row lie in the pool."""
+    return [int(table[row, s // 4]) * 4 + s % 4 for s in range(position + 1)]
+
+
+TABLE = np.array([[7, 2, 0], [3, 6, 0], [5, 0, 0]], np.int32)  # unused cells name page 0
+
+
+def over_pages(query: Any, given: dict[str, Any], at: list[int]) -> np.ndarray:
+    """One query `[H, D]` over these places of the pool."""
+    out = np.zeros(query.shape)
+    for h in range(H):
+        keys, values = (given[name][0, h // (H // HK), at] for name in ("key", "value"))
+        out[h] = attend(query[h], keys, values, np.ones(len(at), bool))
+    return out
+
+
+def paged() -> Iterator[Case]:
+    op = "std.nn.attention.paged_attention"
+    for dtype in (F32, BF16):
+        for positions in ((0, 0, 0), (11, 5, 3), (4, 7, 2)):
+            given = pool(70, dtype)
+            query = numbers(72, (3, H, 1, D), dtype)
+            expected = np.zeros(query.shape)
+            for b in range(3):
+                at = places(TABLE, b, positions[b])
+                expected[b, :, 0] = over_pages(query[b, :, 0], given, at)
+            inputs = {"query": query, **given, "table": TABLE, "positions": i32(*positions)}
+            label = f"{dtype} {positions}"
+            value = expected.astype(dtype)
+            yield Case(op, label, inputs, value, {"Size": 4}, ROUNDING[dtype])
+
+
+def paged_prefill() -> Iterator[Case]:
+    op = "std.nn.attention.paged_prefill_attention"
+    rows, positions = (0, 0, 0, 2, 1, 1), (0, 1, 11, 3, 6, 7)
+    for dtype in (F32, BF16):
+        given = pool(80, dtype)
+        query = numbers(82, (1, H, 6, D), dtype)
+        expected = np.zeros(query.shape)
+        for p in range(6):
+            at = places(TABLE, rows[p], positions[p])
+            expected[0, :, p] = over_pages(query[0, :, p], given, at)
+        inputs = {
+            "query": query,
+            **given,
+            "table": TABLE,
+            "rows": i32(*rows),
+            "positions": i32(*positions),
+        }
+        value = expected.astype(dtype)
+        yield Case(op, f"{dtype}", inputs, value, {"Size": 4}, ROUNDING[dtype])
