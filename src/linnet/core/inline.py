@@ -1,0 +1,69 @@
+"""Calls of small helpers become their bodies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from linnet.core.build import Builder
+from linnet.core.ir import (
+    Call,
+    Function,
+    Literal,
+    Node,
+    Param,
+    Program,
+    Result,
+    Size,
+    functions_of,
+)
+from linnet.core.rewrite import map_functions, rewrite, substitute, topological
+from linnet.dims import Facts, Relation, proves
+
+LIMIT = 16
+"""How many nodes a helper may have to be inlined: more read better under a name of their own."""
+
+
+def inline(program: Program) -> Program:
+    """The program with calls of small `fn`s replaced by their bodies.
+
+    Ops stay, since a backend looks for them; methods stay, since generated code has one function
+    for each.
+    """
+    small: dict[Function, bool] = {}
+
+    def change(function: Function) -> Function:
+        changed = _inlined(function, small)
+        small[changed] = changed.kind == "fn" and _is_small(changed)
+        return changed
+
+    return map_functions(program, change)
+
+
+def _is_small(function: Function) -> bool:
+    nodes = topological(function.results)
+    counted = [n for n in nodes if not isinstance(n, (Param, Literal, Size, Result))]
+    return len(counted) <= LIMIT and not any(
+        functions_of(n) for n in counted if not isinstance(n, Call)
+    )
+
+
+def _inlined(function: Function, small: dict[Function, bool]) -> Function:
+    facts: dict[Relation, None] = {}
+
+    def body_of(node: Node, b: Builder) -> Node | None:
+        match node:
+            case Result(Call(callee, inputs, sizes), index) if small.get(callee, False):
+                dims = dict(zip(callee.dims, sizes, strict=True))
+                # What the checker proved at the call, for the body may need it.
+                given = [fact.substitute(dims) for fact in callee.facts]
+                facts.update(dict.fromkeys(given))
+                b.facts = b.facts.extend(given)
+                params: dict[Node, Node] = dict(zip(callee.params, inputs, strict=True))
+                return substitute((callee.results[index],), params, dims, b)[0]
+            case _:
+                return None
+
+    changed = rewrite(function, body_of)
+    known = Facts.of(changed.facts)
+    new = [fact for fact in facts if not proves(known, fact)]
+    return replace(changed, facts=known.extend(new).relations) if new else changed
