@@ -430,8 +430,7 @@ def _to_odd(x: Array) -> Array:
     back = near.astype(np.float64)
     bits = np.array(near).view(np.uint32)
     bits = bits - (np.abs(back) > np.abs(exact)) | ((back != exact) & ~np.isnan(exact))
-    odd: Array = bits.astype(np.uint32).view(np.float32)
-    return odd
+    return np.asarray(bits, np.uint32).view(np.float32)
 
 
 # ---------------------------------------------------------------- shapes and sums
