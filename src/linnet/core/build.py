@@ -353,6 +353,13 @@ def _refuse(node: Node, obligation: Obligation) -> None:
         raise InternalError("build", f"{type(node).__name__}: not {goal} ({obligation.code})")
 
 
+def named_like(node: Node, like: Node) -> Node:
+    """The node, under the source's name for what it takes the place of, unless it has its own."""
+    if like.hint and not node.hint and not isinstance(node, (Param, Literal)):
+        object.__setattr__(node, "hint", like.hint)
+    return node
+
+
 def node_key(node: Node) -> object:
     """Equal for nodes of one class with equal fields: operands by identity, constants by bits."""
     if isinstance(node, Literal):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from linnet.core.build import Builder
+from linnet.core.build import Builder, named_like
 from linnet.core.derive import equal_types, substitute_value_type
 from linnet.core.ir import (
     Binary,
@@ -125,7 +125,7 @@ class RewritingBuilder(Builder):
         better = self._rule(node, self)
         if better is not None and better is not node:
             same_type(node, better, self.facts)
-            self._better[node] = better
+            self._better[node] = named_like(better, node)
             return better
         return node
 
@@ -247,6 +247,16 @@ def rebuild(
     functions: Mapping[Function, Function],
 ) -> Node:
     """The node over other operands, dimensions and functions; the node itself over its own."""
+    return named_like(_rebuild(builder, node, inputs, dims, functions), node)
+
+
+def _rebuild(
+    builder: Builder,
+    node: Node,
+    inputs: Sequence[Node],
+    dims: Mapping[str, Dim],
+    functions: Mapping[Function, Function],
+) -> Node:
     same = all(a is b for a, b in zip(operands(node), inputs, strict=True))
     moved = any(functions.get(f, f) is not f for f in functions_of(node))
     if same and not dims and not moved:
