@@ -113,6 +113,12 @@ def sinks() -> Iterator[Case]:
             expected = over_heads(*three(given), mask, wide(sink))
             expected[0, :, 1] = 0
             yield Case(op, f"{dtype} {label}", given, expected, {}, ROUNDING[dtype])
+    # Scores and sinks of some hundreds, whose exponentials only fit once the largest is taken off.
+    for label, level in (("large scores", 0.0), ("large sinks", 400.0)):
+        given = {**inputs(64, HK, F32), "sinks": numbers(60, (H,)) + F32.type(level), "mask": mask}
+        given["query"] = given["query"] * F32.type(100)
+        expected = over_heads(*three(given), mask, wide(given["sinks"]))
+        yield Case(op, label, given, expected, {}, 1e-4)
 
 
 def pool(seed: int, dtype: np.dtype) -> dict[str, Any]:
