@@ -13,7 +13,7 @@ from typing import Any, TypeGuard, cast
 import numpy as np
 
 from linnet.diagnostics import PlanError
-from linnet.weights.arrays import DTYPES, Array, RawTensor, as_array, byte_count, dtype_name
+from linnet.weights.arrays import DTYPES, Array, as_array, byte_count, dtype_name
 from linnet.weights.location import Header, MappedFile, TensorLocation, check_layout
 from linnet.weights.report import Report
 
@@ -193,35 +193,37 @@ def iter_safetensors(files: str | Path | Sequence[str | Path]) -> Iterator[tuple
 
 def write_safetensors(
     path: str | Path,
-    tensors: Mapping[str, Array | RawTensor | object],
+    tensors: Mapping[str, Any],
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """The file holds the tensors; it is written whole beside its place and then moved there."""
+    """The file holds the tensors; it is written whole beside its place and then moved there.
+
+    A tensor is a NumPy array, a RawTensor, or what a framework calls one.
+    """
     path = Path(path)
+    dtypes = {name: dtype_name(tensor.dtype) or "" for name, tensor in tensors.items()}
+    unknown = [f"`{name}` ({tensors[name].dtype})" for name, dtype in dtypes.items() if not dtype]
+    if unknown:
+        raise PlanError(f"{path}: of a dtype that cannot be stored: {', '.join(unknown)}")
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     position = 0
-    for name, tensor in tensors.items():
-        held: Any = tensor
-        dtype = dtype_name(held.dtype)
-        if dtype is None or dtype not in DTYPES:
-            raise PlanError(f"{path}: `{name}` has the dtype {held.dtype}, which cannot be stored")
-        shape = [int(n) for n in held.shape]
-        end = position + byte_count(dtype, shape)
-        header[name] = {
-            "dtype": _STORED_NAMES[dtype],
-            "shape": shape,
-            "data_offsets": [position, end],
-        }
-        position = end
+    # Wide elements first: each tensor then begins at a multiple of its element's size.
+    order = sorted(tensors, key=lambda name: -DTYPES[dtypes[name]].itemsize)
+    for name in order:
+        dtype, shape = dtypes[name], [int(n) for n in tensors[name].shape]
+        offsets = [position, position + byte_count(dtype, shape)]
+        header[name] = {"dtype": _STORED_NAMES[dtype], "shape": shape, "data_offsets": offsets}
+        position = offsets[1]
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(len(text).to_bytes(8, "little") + text)
-            for tensor in tensors.values():
+            for name in order:
                 # ml_dtypes arrays refuse the buffer protocol, their bytes do not.
-                file.write(np.ascontiguousarray(as_array(tensor)).reshape(-1).view(np.uint8).data)
+                array = np.ascontiguousarray(as_array(tensors[name]))
+                file.write(array.reshape(-1).view(np.uint8).data)
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
     except BaseException:
