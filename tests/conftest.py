@@ -101,7 +101,7 @@ def golden_folder(test: Path) -> Path:
     return test.parent / "golden" / test.stem.removeprefix("test_")
 
 
-@dataclass
+@dataclass(eq=False)
 class GoldenBooks:
     """Which golden tests were collected, left out and passed, over all worker processes."""
 
