@@ -317,6 +317,10 @@ class Cursor:
         self.height = height
         return tuple(elements)
 
+    def nothing_inside(self) -> bool:
+        """Whether the brackets just closed held nothing."""
+        return self.tokens[self.at - 2].kind in ("(", "[", "{", "<")
+
     def next_element(self, start: int, closer: str, limit: int) -> bool:
         """Stand at the `,` or bracket that ends the element begun at `start`, if there is one."""
         if limit < 0 and closer != ">":
@@ -332,7 +336,7 @@ class Cursor:
                         break
                     if kind in ("(", "{", "}", END) or self.statement_boundary(at):
                         return False
-            closes = self.partner[at]
+            closes = max(self.partner[at], self.angle[at])
             at = closes + 1 if closes > at else at + 1
         self.move(at)
         return True

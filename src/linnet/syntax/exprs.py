@@ -62,8 +62,8 @@ class Expressions(Cursor):
             case "(":
                 self.advance()
                 items = self.comma_list(")", self.pattern)
-                if not items:
-                    raise self.fail("a tuple pattern names its parts", at=self.since(token.start))
+                if self.nothing_inside():
+                    self.report("a tuple pattern names its parts", self.since(token.start))
                 return tree.TuplePattern(self.since(token.start), items)
             case "true" | "false" | "int" | "float" | "string" | "-":
                 raise self.fail(
@@ -302,7 +302,7 @@ class Expressions(Cursor):
                 case "[":
                     bracket = self.advance()
                     items = self.comma_list("]", self.index_item, tree.BadExpr)
-                    if not items:
+                    if self.nothing_inside():
                         self.report("an index is missing", self.since(bracket.start))
                     value = tree.Index(self.since(start), value, items)
                 case ".":
@@ -621,6 +621,10 @@ class Expressions(Cursor):
         token = self.token
         if token.kind == "for" or (token.kind == RESERVED and self.peek().kind in _BEGINS_OWN):
             raise self.reserved_syntax()
+        if token.kind == "self":
+            self.report("there is no `self`: members are bare names", self.here())
+            self.advance()
+            return tree.Name(self.span(token), token.text)
         is_word = self.keyword_as_name() and token.kind not in _NOT_A_VALUE
         if is_word or token.kind == RESERVED:
             self.reserved_as_name()

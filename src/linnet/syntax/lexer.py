@@ -33,7 +33,7 @@ _TOKEN = re.compile(
     | (?P<line>    //[^\n]* )
     | (?P<block>   /\* )
     | (?P<string>  "(?:[^"\\\n]|\\[^\n]?)*"? )
-    | (?P<quoted>  '[^'\n]*' )
+    | (?P<quoted>  '[^'\n]*' | “[^“”\n]*” )
     | (?P<hash>    \#[^\n]* )
     | (?P<sign>    """
     + "|".join(re.escape(s) for s in sorted(SIGNS, key=len, reverse=True))
@@ -78,9 +78,9 @@ _ADVICE = {
     "~": "write `!x` for a bool, `x ^ -1` for an integer",
     "`": "names and strings take no backquotes",
     "$": "names are letters, digits and `_`",
-    "“": 'strings take straight quotes: "..."',
-    "”": 'strings take straight quotes: "..."',
-    "'": 'strings take double quotes: "..."',
+    "“": 'strings take straight double quotes: "..."',
+    "”": 'strings take straight double quotes: "..."',
+    "'": 'strings take straight double quotes: "..."',
     "\\": "an expression may go on over several lines without a mark",
 }
 _TOO_LONG = 1 << 64  # stands for any integer of more digits than an i64 can have
@@ -330,7 +330,7 @@ class _Lexer:
         fix = inner.replace("\\", "\\\\").replace('"', '\\"')
         self.findings.add(
             "E1003",
-            "strings take double quotes",
+            "strings take straight double quotes",
             span,
             help=Help('write "..."', (Edit(span, f'"{fix}"'),)),
         )
@@ -424,6 +424,8 @@ def _block_docs(text: str) -> str:
 
 def _show(run: str) -> str:
     shown = "".join(c for c in run[:8] if c.isprintable())
+    if "`" in run:
+        return "a backquote"
     if shown == run[:8]:
         return f"`{run}`" if len(run) <= 8 else f"`{shown}…`"
     codes = " ".join(f"U+{ord(c):04X}" for c in run[:4])

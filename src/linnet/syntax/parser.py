@@ -61,7 +61,8 @@ class _Parser(Expressions):
         if self.take("module"):
             return self.attempt(self.declared_path, may_stay=True)
         name = _module_name(self.source.name)
-        start = self.between(self.token.start, self.token.start)
+        first = self.token.start if self.token.kind != END else 0
+        start = self.between(first, first)
         self.report(
             "a file begins with its `module` declaration",
             self.here(),
@@ -114,7 +115,7 @@ class _Parser(Expressions):
     def use_names(self) -> tuple[tree.UseName, ...]:
         start = self.tokens[self.at - 1].start
         names = self.comma_list("}", self.use_name)
-        if not names:
+        if self.nothing_inside():
             self.report("this imports nothing", self.since(start), help="name what to import")
         return names
 
@@ -166,7 +167,10 @@ class _Parser(Expressions):
     def no_item(self) -> Unreadable:
         kind, text = self.token.kind, self.token.text
         if kind == RESERVED or kind == "extern":
-            return self.reserved_syntax()
+            error = self.reserved_syntax()
+            if self.peek().kind in FUNCTION_WORDS:
+                self.move(self.at + 2)  # not a function of its own
+            return error
         if kind in MEMBER_WORDS:
             return self.fail(f"a `{text}` stands inside a `block`")
         if kind in STATEMENT_WORDS:
@@ -477,7 +481,7 @@ class _Parser(Expressions):
         name = self.name("a name")
         opened = self.advance()
         outputs = self.comma_list("]", self.index_name)
-        if not outputs and self.tokens[self.at - 2] is opened:
+        if self.nothing_inside():
             brackets = self.since(opened.start)
             help = self.replace("for a scalar, remove the brackets", brackets, "")
             self.report("an element definition names its indices", brackets, help=help)
