@@ -18,6 +18,8 @@ from linnet.diagnostics import LinnetError
 # Name -> module with `add_arguments(parser)` and `run(args) -> int`, and one line of help.
 COMMANDS: dict[str, tuple[str, str]] = {
     "check": ("linnet.cli.check", "find every mistake in Linnet source, for all sizes"),
+    "run": ("linnet.cli.run", "ask a model of the zoo, and stream its answer"),
+    "nest": ("linnet.nest.__main__", "fetch and list the models of the zoo"),
 }
 
 OK, ERRORS, USAGE, BUG, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 70, 130, 141
