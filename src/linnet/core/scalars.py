@@ -27,6 +27,8 @@ def round_float(value: int | float, dtype: DType) -> float:
     if value == 0:
         return float(value)
     bits, smallest, largest = _FLOATS[dtype.name]
+    if abs(value) >= 2 * largest:
+        return math.copysign(math.inf, value)
     if isinstance(value, int):
         shift = max(abs(value).bit_length() - bits, 0)
         rounded = math.ldexp(float(_divide_even(value, shift)), shift)

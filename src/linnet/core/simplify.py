@@ -95,6 +95,8 @@ def _identity(node: Node, b: Builder) -> Node | None:
     match node:
         case Unary("neg", Unary("neg", x)) | Unary("not", Unary("not", x)):
             return x
+        case Unary("abs", x) if dtype_of(x).kind == "uint":
+            return x
         case Unary("abs", Unary("abs" | "neg", x)):
             return b.unary("abs", x, node.span)
         case Unary("not", Compare(op, x, y)) if op in ("eq", "ne") or not _is_float(x):
