@@ -27,7 +27,7 @@ from linnet.workspace import ModuleFile, Package
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Local:
-    """A `let`, `var`, loop variable, parameter, or a pattern's binding; identity is the variable."""
+    """A `let`, `var`, loop variable, parameter or pattern's binding; identity is the variable."""
 
     name: str
     decl: tree.Syntax
@@ -291,6 +291,9 @@ class Effects:
     members: frozenset[str]
 
 
+Item = tree.Item  # within Module, `tree` is a field
+
+
 @dataclass(eq=False, slots=True)
 class Module:
     """A checked file: its items by name, and what its imports bring."""
@@ -298,7 +301,7 @@ class Module:
     name: str  # the declared name, `std.nn.linear`
     file: ModuleFile
     tree: tree.File
-    items: dict[str, tree.Item] = field(default_factory=dict[str, tree.Item])
+    items: dict[str, Item] = field(default_factory=dict[str, Item])
     imports: dict[str, Symbol] = field(default_factory=dict[str, Symbol])
 
 

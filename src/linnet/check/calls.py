@@ -1,0 +1,741 @@
+"""Calls: arguments, generic inference with packs, where clauses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from linnet.check import exprs, prelude, typeexprs
+from linnet.check.analysis import (
+    FnCall,
+    ItemName,
+    MethodName,
+    Module,
+    ModuleName,
+    PreludeName,
+    StructCall,
+)
+from linnet.check.expect import (
+    Expected,
+    Origin,
+    always_negative,
+    bare,
+    clause_help,
+    coerce,
+    contextual,
+    default_type,
+    described,
+    info_of,
+    settle,
+    sizes_text,
+    text_of,
+)
+from linnet.check.scope import Called, Scope, suggestion
+from linnet.diagnostics import Help, Label
+from linnet.dims import Atom, Dim, Refuted, Relation
+from linnet.source import Span
+from linnet.syntax import tree
+from linnet.types import (
+    F64,
+    I64,
+    UNKNOWN,
+    BlockArray,
+    BlockType,
+    DTypeVar,
+    FloatConst,
+    GenericValue,
+    IntConst,
+    NoneType,
+    OptionalType,
+    Pack,
+    Shape,
+    ShapeType,
+    StructType,
+    TensorType,
+    TupleType,
+    Type,
+    UnknownType,
+    dim_bindings,
+    dtype_within,
+    generic_text,
+    substitute,
+)
+
+# ---------------------------------------------------------------- arguments in order
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    name: str
+    type: Type
+    at: Span | None
+    optional: bool
+
+
+def arrange(
+    scope: Scope, e: tree.Call, what: str, names: Sequence[str], optional: Sequence[bool]
+) -> list[tree.Expr | None] | None:
+    """One expression for each parameter, None for a default; None after a report of E2102."""
+    out: list[tree.Expr | None] = [None] * len(names)
+    named = False
+    takes = _takes(what, names)
+    for position, arg in enumerate(e.args):
+        if arg.name is None:
+            if named:
+                scope.report("E2102", "a positional argument follows a named one", arg)
+                return None
+            if position >= len(names):
+                message = f"`{what}` takes {_count(len(names))}, {len(e.args)} are given"
+                scope.report("E2102", message, arg, help=takes)
+                return None
+            out[position] = arg.value
+            continue
+        named = True
+        if arg.name.text not in names:
+            help = suggestion(arg.name, names) or takes
+            scope.report(
+                "E2102", f"`{what}` has no parameter `{arg.name.text}`", arg.name, help=help
+            )
+            return None
+        at = list(names).index(arg.name.text)
+        if out[at] is not None:
+            scope.report("E2102", f"`{arg.name.text}` of `{what}` is given twice", arg)
+            return None
+        out[at] = arg.value
+    missing = [n for n, x, o in zip(names, out, optional, strict=True) if x is None and not o]
+    if missing:
+        listed = ", ".join(f"`{n}`" for n in missing)
+        plural = "arguments" if len(missing) > 1 else "argument"
+        scope.report("E2102", f"`{what}` needs its {plural} {listed}", e, help=takes)
+        return None
+    return out
+
+
+def _count(n: int) -> str:
+    return "no arguments" if n == 0 else f"{n} argument{'s' if n > 1 else ''}"
+
+
+def _takes(what: str, names: Sequence[str]) -> str:
+    return f"it is `{what}({', '.join(names)})`"
+
+
+def abandon(scope: Scope, e: tree.Call) -> Type:
+    """Check the arguments of a call that cannot be understood, for mistakes of their own."""
+    for arg in e.args:
+        if not isinstance(bare(arg.value), tree.ShapeLit):
+            found = exprs.infer(scope, arg.value)
+            if contextual(found):
+                settle(scope, arg.value, default_type(found))
+    return UNKNOWN
+
+
+# ---------------------------------------------------------------- what is called
+
+
+def is_function(name: str) -> bool:
+    return name in prelude.PRELUDE or name in prelude.RESERVED
+
+
+def follows_context(scope: Scope, name: str) -> bool:
+    """A prelude function whose result has the dtype of its arguments, and is not hidden here."""
+    return name in prelude.FOLLOWS_CONTEXT and isinstance(scope.lookup(name), PreludeName)
+
+
+def call(scope: Scope, e: tree.Call, hint: Expected | None) -> Type:
+    callee = bare(e.callee)
+    match callee:
+        case tree.Name():
+            symbol = scope.lookup(callee.text)
+            if symbol is None:
+                exprs.unknown_name(scope, callee)
+                return abandon(scope, e)
+            scope.analysis.symbols[callee] = symbol
+        case tree.Field():
+            symbol = exprs.static_field(scope, callee)
+            if symbol is None:
+                return _method_of(scope, e, callee, hint)
+            if symbol is exprs.UNRESOLVED:
+                return abandon(scope, e)
+        case _:
+            return _not_callable(scope, e, exprs.infer(scope, callee))
+    match symbol:
+        case PreludeName(name) if is_function(name):
+            return prelude.call(scope, e, name, hint)
+        case ItemName(tree.Fn() as fn, module):
+            scope.touched.calls.append(Called(fn, None, e.span))
+            return _function(scope, e, fn, module, None, None, hint)
+        case ItemName(tree.Struct() as struct, _):
+            return _struct(scope, e, struct, hint)
+        case MethodName(fn):
+            assert scope.block is not None
+            scope.touched.calls.append(Called(fn, "", e.span))
+            block = scope.block
+            args = tuple(typeexprs.identity(block.generics).values())
+            owner = BlockType(block, block.name.text, args)
+            module = scope.analysis.blocks[block].module
+            return _function(scope, e, fn, module, owner, None, hint)
+        case PreludeName(name):
+            fix = f"write `cast<{name}>(...)`" if name[0].islower() else None
+            scope.report("E2106", f"`{name}` is a type, not a function", callee, help=fix)
+        case ItemName(tree.Block(), _):
+            name = text_of(callee)
+            fix = f"declare `sub x: {name}<...>` in a block and call a method of `x`"
+            scope.report(
+                "E2106", f"`{name}` is a block; it is not built by a call", callee, help=fix
+            )
+        case ModuleName():
+            scope.report("E2106", f"`{text_of(callee)}` is a module, not a function", callee)
+        case _:
+            return _not_callable(scope, e, exprs.infer(scope, callee))
+    return abandon(scope, e)
+
+
+def _not_callable(scope: Scope, e: tree.Call, found: Type) -> Type:
+    if not isinstance(found, UnknownType):
+        name = text_of(e.callee)
+        scope.report("E2106", f"`{name}` is {described(found)}, not a function", e.callee)
+    return abandon(scope, e)
+
+
+def _method_of(scope: Scope, e: tree.Call, callee: tree.Field, hint: Expected | None) -> Type:
+    base = exprs.infer_whole(scope, callee.base)
+    name = callee.name.text
+    receiver = text_of(callee.base)
+    match base:
+        case UnknownType():
+            return abandon(scope, e)
+        case BlockType():
+            pass
+        case OptionalType(BlockType()):
+            fix = f"take it out: `match {receiver} {{ some(x) => x.{name}(...) none => ... }}`"
+            scope.report(
+                "E2107",
+                f"`{receiver}` may be absent, so `{name}` cannot be called on it",
+                callee.name,
+                help=fix,
+            )
+            return abandon(scope, e)
+        case BlockArray():
+            fix = f"walk it: `static for x in {receiver} {{ ... }}`, or choose `{receiver}[0]`"
+            scope.report(
+                "E2107",
+                f"`{receiver}` is an array of {base.length} blocks; `{name}` is a method of each",
+                callee.name,
+                help=fix,
+            )
+            return abandon(scope, e)
+        case _:
+            return _plain_method(scope, e, callee, base)
+    info = info_of(scope, base)
+    if info is None:
+        return abandon(scope, e)
+    fn = info.methods.get(name)
+    if fn is None:
+        if name in info.members:
+            scope.report("E2106", f"`{text_of(callee)}` is a member, not a method", callee)
+        else:
+            help = suggestion(callee.name, info.methods)
+            scope.report("E2107", f"{base.name} has no method `{name}`", callee.name, help=help)
+        return abandon(scope, e)
+    if not fn.public and info.block is not scope.block:
+        scope.report(
+            "E2107",
+            f"`{name}` is private to {base.name}",
+            callee.name,
+            related=(Label(fn.name.span, "declared here, without `pub`"),),
+            help=f"write `pub {fn.kind} {name}` in {base.name}",
+        )
+        return abandon(scope, e)
+    scope.analysis.symbols[callee] = scope.analysis.symbols[callee.name] = MethodName(fn)
+    scope.touched.calls.append(Called(fn, f"{exprs.path_of(scope, callee.base)}.", e.span))
+    return _function(scope, e, fn, info.module, base, callee.base, hint)
+
+
+def _plain_method(scope: Scope, e: tree.Call, callee: tree.Field, base: Type) -> Type:
+    name = callee.name.text
+    help: Help | None = None
+    symbol = scope.lookup(name)
+    if isinstance(symbol, PreludeName) or (
+        isinstance(symbol, ItemName) and isinstance(symbol.item, tree.Fn)
+    ):
+        inner = ", ".join(["..."] * len(e.args))
+        help = Help(f"write `{name}({text_of(callee.base)}{', ' if inner else ''}{inner})`")
+    scope.report("E2107", f"{described(base)} has no methods", callee.name, help=help)
+    return abandon(scope, e)
+
+
+# ---------------------------------------------------------------- functions
+
+
+def _function(
+    scope: Scope,
+    e: tree.Call,
+    fn: tree.Fn,
+    module: Module,
+    owner: BlockType | None,
+    receiver: tree.Expr | None,
+    hint: Expected | None,
+) -> Type:
+    signature = scope.analysis.signatures.get(fn)
+    if signature is None:
+        return abandon(scope, e)
+    names = [name for name, _ in signature.params]
+    optional = [p.default is not None for p in fn.params]
+    args = arrange(scope, e, fn.name.text, names, optional)
+    if args is None:
+        return abandon(scope, e)
+    start: dict[str, GenericValue] = {}
+    if owner is not None:
+        assert isinstance(owner.decl, tree.Block)
+        block_names = [g.name.text for g in owner.decl.generics]
+        start = dict(zip(block_names, owner.args, strict=True))
+    params = [
+        Parameter(name, type, decl.span, decl.default is not None)
+        for (name, type), decl in zip(signature.params, fn.params, strict=True)
+    ]
+    uses = scope.index_uses
+    errors = scope.findings.errors
+    filling = _Filling(scope, e, fn.name.text, fn.generics, start)
+    bindings = filling.bind(params, args, signature.result, hint)
+    if bindings is None:
+        return UNKNOWN
+    lifted = scope.elements and scope.index_uses > uses
+    if lifted:
+        _refuse_whole(scope, fn.name.text, args)
+    if scope.findings.errors == errors:
+        _prove_clauses(scope, e, fn, bindings)
+    result = signature.result
+    if result is None:
+        scope.report("E2101", f"`{fn.name.text}` gives no result", e)
+        return UNKNOWN
+    result = substitute(result, bindings)
+    if scope.findings.errors == errors:
+        refuse_negative(scope, e, fn.name.text, result)
+    meaning = FnCall(fn, module, owner, receiver, bindings, tuple(args), result, lifted)
+    scope.analysis.calls[e] = meaning
+    if lifted:
+        scope.checking.lifted.append((scope, e, fn))
+    return result
+
+
+def _refuse_whole(scope: Scope, what: str, args: Iterable[tree.Expr | None]) -> None:
+    """Inside index notation a call on elements takes elements only."""
+    for arg in args:
+        found = scope.analysis.types.get(arg) if arg is not None else None
+        if arg is not None and isinstance(found, TensorType) and found.shape:
+            scope.report(
+                "E3104",
+                f"`{text_of(arg)}` is {found}; `{what}` is called on elements here",
+                arg,
+                help="call it on whole tensors in a `let` of its own, and index the result",
+            )
+
+
+def refuse_negative(scope: Scope, e: tree.Expr, what: str, result: Type) -> None:
+    """The result of a call has no axis that is negative for all sizes."""
+    match result:
+        case TensorType(shape):
+            for axis in shape:
+                if isinstance(axis, Dim) and always_negative(scope, axis):
+                    message = f"the result of `{what}` is {result}; `{axis}` is negative"
+                    scope.report("E2208", message, e)
+                    return
+        case TupleType(items):
+            for item in items:
+                refuse_negative(scope, e, what, item)
+        case _:
+            pass
+
+
+def _prove_clauses(
+    scope: Scope, e: tree.Call, fn: tree.Fn, bindings: dict[str, GenericValue]
+) -> None:
+    clauses = scope.checking.clauses.get(fn, ())
+    prove_instance(scope, e, fn.name.text, clauses, bindings)
+
+
+def prove_instance(
+    scope: Scope,
+    at: tree.Syntax,
+    what: str,
+    clauses: Sequence[tuple[tree.Relation, Relation]],
+    bindings: dict[str, GenericValue],
+) -> None:
+    """Every where clause of a callee or a block holds with these generics."""
+    sizes = dim_bindings(bindings)
+    for clause, relation in clauses:
+        goal = relation.substitute(sizes)
+        if scope.known.proves(goal):
+            continue
+        verdict = scope.known.verdict(goal)
+        written = text_of(clause)
+        here = f"; here that is `{goal}`" if f"{goal}" != written else ""
+        if isinstance(verdict, Refuted):
+            message = f"`{what}` requires `{written}`{here}"
+            if goal.names():
+                message += f", which does not hold {sizes_text(verdict, goal.names())}"
+            else:
+                message += ", which does not hold"
+        else:
+            message = f"`{what}` requires `{written}`{here}, which could not be proved"
+        help = clause_help(scope, verdict)
+        if help is None and goal.names():
+            help = Help(f"add `where {goal}`")
+        scope.report(
+            "E2206",
+            message,
+            at,
+            related=(Label(clause.span, "required here"),),
+            help=help,
+        )
+        return
+
+
+# ---------------------------------------------------------------- structs
+
+
+def _struct(scope: Scope, e: tree.Call, struct: tree.Struct, hint: Expected | None) -> Type:
+    name = struct.name.text
+    info = scope.analysis.structs[struct]
+    names = list(info.fields)
+    for arg in e.args:
+        if arg.name is None:
+            form = ", ".join(f"{n} = ..." for n in names)
+            message = f"`{name}` is built by naming its fields"
+            scope.report("E2102", message, arg, help=f"write `{name}({form})`")
+            return abandon(scope, e)
+    args = arrange(scope, e, name, names, [False] * len(names))
+    if args is None:
+        return abandon(scope, e)
+    declared = {f.name.text: f for f in struct.fields}
+    params = [Parameter(n, t, declared[n].span, False) for n, t in info.fields.items()]
+    identity = typeexprs.identity(struct.generics)
+    result = StructType(struct, name, tuple(identity.values()))
+    bindings = _Filling(scope, e, name, struct.generics, {}).bind(params, args, result, hint)
+    if bindings is None:
+        return UNKNOWN
+    found = substitute(result, bindings)
+    assert isinstance(found, StructType)
+    scope.analysis.calls[e] = StructCall(found, tuple(a for a in args if a is not None))
+    return found
+
+
+# ---------------------------------------------------------------- inference
+
+
+@lru_cache(maxsize=8192)
+def generic_names(type: Type) -> frozenset[str]:
+    """The generics that a type speaks of."""
+    match type:
+        case TensorType(shape, dtype):
+            own = {dtype.name} if isinstance(dtype, DTypeVar) else set[str]()
+            return frozenset(own) | _shape_names(shape)
+        case ShapeType(shape):
+            return _shape_names(shape)
+        case TupleType(items):
+            return frozenset().union(*(generic_names(t) for t in items))
+        case OptionalType(of):
+            return generic_names(of)
+        case StructType(args=args) | BlockType(args=args):
+            return frozenset().union(*(_value_names(a) for a in args))
+        case BlockArray(of, length):
+            return generic_names(of) | length.names()
+        case _:
+            return frozenset()
+
+
+def _value_names(value: GenericValue) -> frozenset[str]:
+    match value:
+        case Dim():
+            return value.names()
+        case tuple():
+            return _shape_names(value)
+        case DTypeVar(name=name):
+            return frozenset({name})
+        case _:
+            return frozenset()
+
+
+def _shape_names(shape: Shape) -> frozenset[str]:
+    names: set[str] = set()
+    for axis in shape:
+        names |= {axis.name} if isinstance(axis, Pack) else axis.names()
+    return frozenset(names)
+
+
+@dataclass(eq=False, slots=True)
+class _Filling:
+    """Finding the generics of one call, in the caller's names."""
+
+    scope: Scope
+    call: tree.Call
+    what: str
+    generics: Sequence[tree.GenericParam]
+    bound: dict[str, GenericValue]
+    open: set[str] = field(default_factory=set[str])
+    later: list[tuple[Dim, Dim]] = field(default_factory=list[tuple[Dim, Dim]])
+    from_where: dict[str, tree.Expr] = field(default_factory=dict[str, tree.Expr])
+    source: tree.Expr | None = None
+
+    def bind(
+        self,
+        params: Sequence[Parameter],
+        args: Sequence[tree.Expr | None],
+        result: Type | None,
+        hint: Expected | None,
+    ) -> dict[str, GenericValue] | None:
+        """A value for every generic, and every argument checked; None after a report."""
+        scope, e = self.scope, self.call
+        given = typeexprs.explicit(scope, e, self.generics, e.generics or (), self.what)
+        if given is None:
+            abandon(scope, e)
+            return None
+        self.bound |= given
+        self.open = {g.name.text for g in self.generics} - given.keys()
+        found = self._arguments(params, args)
+        unknown = any(isinstance(t, UnknownType) for t in found if t is not None)
+        if self.open and result is not None and hint is not None:
+            self.source = e
+            self._unify(result, hint.type)
+            self._solve_later()
+        self._defaults()
+        self._literals(params, found)
+        self._defaults()
+        if self.open:
+            self._give_up(args, found, report=not unknown)
+            return None
+        if not self._kinds():
+            self._give_up(args, found, report=False)
+            return None
+        for param, arg, t in zip(params, args, found, strict=True):
+            if arg is not None and t is not None:
+                origin = Origin(f"parameter `{param.name}` of `{self.what}` is", param.at, "here")
+                coerce(scope, arg, t, Expected(substitute(param.type, self.bound), origin))
+        ordered = [*(n for n in self.bound if n not in given), *given]
+        return {n: self.bound[n] for n in ordered}
+
+    def _arguments(
+        self, params: Sequence[Parameter], args: Sequence[tree.Expr | None]
+    ) -> list[Type | None]:
+        """The arguments' types; those made of literals are read last, with what the others fix."""
+        scope = self.scope
+        found: list[Type | None] = [None] * len(params)
+        given = [i for i, a in enumerate(args) if a is not None]
+        opens = {i for i in given if (a := args[i]) is not None and exprs.is_open(scope, a)}
+        for i in sorted(given, key=lambda i: i in opens):
+            arg, param = args[i], params[i]
+            assert arg is not None
+            expected = None
+            if not (generic_names(param.type) & self.open):
+                origin = Origin(f"parameter `{param.name}` of `{self.what}` is", param.at, "here")
+                expected = Expected(substitute(param.type, self.bound), origin)
+            t = found[i] = exprs.value(scope, arg, expected, whole=True)
+            if self.open:
+                self.source = arg
+                self._unify(param.type, t)
+        self._solve_later()
+        return found
+
+    # ------------------------------------------------------------ unification
+
+    def _set(self, name: str, value: GenericValue) -> None:
+        if name in self.open:
+            self.open.discard(name)
+            self.bound[name] = value
+            if self.source is not None:
+                self.from_where[name] = self.source
+
+    def _unify(self, want: Type, found: Type) -> None:
+        """Bind generics so that `want` becomes `found`, as far as its form tells."""
+        match want, found:
+            case TensorType(), TensorType():
+                if isinstance(want.dtype, DTypeVar):
+                    self._set(want.dtype.name, found.dtype)
+                self._unify_shapes(want.shape, found.shape)
+            case TupleType(a), TupleType(b):
+                for x, y in zip(a, b, strict=False):
+                    self._unify(x, y)
+            case OptionalType(a), OptionalType(b):
+                self._unify(a, b)
+            case OptionalType(a), _ if not isinstance(found, NoneType):
+                self._unify(a, found)
+            case StructType(), StructType() if want.decl is found.decl:
+                for p, q in zip(want.args, found.args, strict=True):
+                    self._unify_values(p, q)
+            case _:
+                pass
+
+    def _unify_values(self, want: GenericValue, found: GenericValue) -> None:
+        if isinstance(want, Dim) and isinstance(found, Dim):
+            self._unify_dims(want, found)
+        elif isinstance(want, tuple) and isinstance(found, tuple):
+            self._unify_shapes(want, found)
+        elif isinstance(want, DTypeVar) and not isinstance(found, (Dim, tuple)):
+            self._set(want.name, found)
+
+    def _unify_shapes(self, want: Shape, found: Shape) -> None:
+        packs = [i for i, axis in enumerate(want) if isinstance(axis, Pack)]
+        if not packs:
+            if len(want) == len(found):
+                self._unify_axes(want, found)
+            return
+        at = packs[0]
+        after = len(want) - at - 1
+        if len(packs) > 1 or len(found) < at + after:
+            return
+        self._unify_axes(want[:at], found[:at])
+        self._unify_axes(want[at + 1 :], found[len(found) - after :])
+        pack = want[at]
+        assert isinstance(pack, Pack)
+        self._set(pack.name, found[at : len(found) - after])
+
+    def _unify_axes(self, want: Shape, found: Shape) -> None:
+        for x, y in zip(want, found, strict=True):
+            if isinstance(x, Dim) and isinstance(y, Dim):
+                self._unify_dims(x, y)
+
+    def _unify_dims(self, want: Dim, found: Dim) -> None:
+        alone = _single_name(want)
+        if alone is not None:
+            self._set(alone, found)
+        elif want.names() & self.open:
+            self.later.append((want, found))
+
+    def _solve_later(self) -> None:
+        """Linear axes with one unknown, again and again while that binds something."""
+        progress = True
+        while progress and self.later:
+            progress = False
+            remaining: list[tuple[Dim, Dim]] = []
+            for want, found in self.later:
+                unknown = want.names() & self.open
+                if len(unknown) == 1:
+                    name = next(iter(unknown))
+                    value = self._solve(want, name, found)
+                    if value is not None:
+                        self._set(name, value)
+                        progress = True
+                        continue
+                if unknown:
+                    remaining.append((want, found))
+            self.later = remaining
+
+    def _solve(self, want: Dim, name: str, found: Dim) -> Dim | None:
+        """The value of `name` that makes a linear axis equal to `found`."""
+        known = dim_bindings({n: v for n, v in self.bound.items() if n != name})
+        mark = "?"
+        form = want.substitute({**known, name: Dim.of(mark)})
+        rest = form.substitute({mark: 0})
+        factor = form.substitute({mark: 1}) - rest
+        if mark in factor.names() or factor * Dim.of(mark) + rest != form:
+            return None
+        left = found - rest
+        exact = _exact_quotient(left, factor)
+        if exact is not None:
+            return exact
+        return left // factor if self.scope.proves(">", factor, 0) else None
+
+    # ------------------------------------------------------------ what inference leaves
+
+    def _defaults(self) -> None:
+        for param in self.generics:
+            name = param.name.text
+            if name in self.open:
+                filled = typeexprs.default_value(self.scope, param, self.bound)
+                if filled is not None and not (_names_of(filled) & self.open):
+                    self.source = None
+                    self._set(name, filled)
+
+    def _literals(self, params: Sequence[Parameter], found: Sequence[Type | None]) -> None:
+        """A dtype that only literals fix is i64 or f64."""
+        kinds = {g.name.text: g.kind.text for g in self.generics}
+        for param, t in zip(params, found, strict=True):
+            match param.type:
+                case TensorType((), DTypeVar(name=name)) if name in self.open:
+                    if isinstance(t, (IntConst, FloatConst)):
+                        real = isinstance(t, FloatConst) or kinds[name] == "Float"
+                        self._set(name, F64 if real else I64)
+                case _:
+                    pass
+
+    def _kinds(self) -> bool:
+        fine = True
+        for param in self.generics:
+            value = self.bound[param.name.text]
+            kind = param.kind.text
+            if kind in typeexprs.DTYPE_KIND_NAMES and not param.pack:
+                assert not isinstance(value, (Dim, tuple))
+                if not dtype_within(value, kind):
+                    at = self.from_where.get(param.name.text, self.call)
+                    typeexprs.outside_kind(self.scope, at, param, value, self.what)
+                    fine = False
+        return fine
+
+    def _give_up(
+        self,
+        args: Sequence[tree.Expr | None],
+        found: Sequence[Type | None],
+        *,
+        report: bool,
+    ) -> None:
+        """Say which generics to write out, and silence the arguments' literals."""
+        for arg, t in zip(args, found, strict=True):
+            if arg is not None and t is not None and contextual(t):
+                settle(self.scope, arg, default_type(t))
+        if not report:
+            return
+        missing = [g for g in self.generics if g.name.text in self.open]
+        forms = [
+            generic_text(self.bound[g.name.text]) if g.name.text in self.bound else g.name.text
+            for g in self.generics
+        ]
+        listed = ", ".join(f"`{g.name.text}`" for g in missing)
+        written = f"{self.what}<{', '.join(forms)}>"
+        self.scope.report(
+            "E2110",
+            f"nothing here tells {listed} of `{self.what}`",
+            self.call,
+            related=(Label(missing[0].span, "declared here"),),
+            help=f"write the generics out: `{written}(...)`",
+        )
+
+
+def _names_of(value: GenericValue) -> frozenset[str]:
+    return _value_names(value)
+
+
+def _single_name(dim: Dim) -> str | None:
+    """The name that a dimension is, alone."""
+    if len(dim.terms) == 1:
+        product, coefficient = dim.terms[0]
+        if coefficient == 1 and len(product) == 1 and product[0].op == "name":
+            return product[0].name
+    return None
+
+
+def _exact_quotient(left: Dim, by: Dim) -> Dim | None:
+    """`left / by` where `by` is one product that divides every term of `left`."""
+    if by.constant == 1:
+        return left
+    if len(by.terms) != 1:
+        return None
+    factors, coefficient = by.terms[0]
+    total = Dim.of(0)
+    for product, count in left.terms:
+        rest = list(product)
+        if count % coefficient:
+            return None
+        for atom in factors:
+            if atom not in rest:
+                return None
+            rest.remove(atom)
+        term = Dim.of(count // coefficient)
+        for atom in rest:
+            term = term * _atom(atom)
+        total = total + term
+    return total
+
+
+def _atom(atom: Atom) -> Dim:
+    return Dim((((atom,), 1),), ((atom,),))

@@ -1,0 +1,355 @@
+"""Declarations: generics, where clauses, signatures, members, fields; each resolved once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from linnet.check import consts, exprs, typeexprs
+from linnet.check.analysis import (
+    BlockInfo,
+    MemberInfo,
+    Module,
+    Signature,
+    StructInfo,
+)
+from linnet.check.expect import bare, text_of
+from linnet.check.scope import (
+    Checking,
+    Known,
+    Owner,
+    Scope,
+    refuse_prelude,
+    refuse_repeats,
+    suggestion,
+)
+from linnet.diagnostics import Edit, Help
+from linnet.dims import Relation, RelationOp
+from linnet.source import Span
+from linnet.syntax import tree
+from linnet.types import (
+    UNKNOWN,
+    BlockArray,
+    BlockType,
+    GenericValue,
+    OptionalType,
+    Pack,
+    StructType,
+    TensorType,
+    TupleType,
+    Type,
+    UnknownType,
+)
+
+KINDS = ("Dim", "Shape", "DType", "Numeric", "Integer", "Float")
+
+
+def register(checking: Checking, module: Module) -> None:
+    """Remember where everything in a module is declared."""
+    for item in module.tree.items:
+        checking.owners[item] = Owner(module)
+        generics = () if isinstance(item, (tree.Const, tree.Enum)) else item.generics
+        _register_generics(checking, module, None, (), generics)
+        if isinstance(item, tree.Block):
+            for fn in item.methods:
+                checking.owners[fn] = Owner(module, item, item.generics)
+                _register_generics(checking, module, item, item.generics, fn.generics)
+
+
+def _register_generics(
+    checking: Checking,
+    module: Module,
+    block: tree.Block | None,
+    before: tuple[tree.GenericParam, ...],
+    generics: tuple[tree.GenericParam, ...],
+) -> None:
+    for i, param in enumerate(generics):
+        checking.owners[param] = Owner(module, block, (*before, *generics[:i]))
+
+
+def declare(checking: Checking, module: Module) -> None:
+    """Resolve every declaration of a module."""
+    for item in module.tree.items:
+        match item:
+            case tree.Const():
+                consts.constant(checking, item, module)
+            case tree.Alias():
+                alias(checking, item)
+            case tree.Struct():
+                _struct(checking, item, module)
+            case tree.Enum():
+                scope = Scope(checking, module)
+                refuse_repeats(scope, item.variants, "variant")
+                for name in item.variants:
+                    refuse_prelude(scope, name)
+            case tree.Fn():
+                _signature(checking, item, module, None)
+            case tree.Block():
+                _block(checking, item, module)
+
+
+# ---------------------------------------------------------------- generics and clauses
+
+
+def default(checking: Checking, param: tree.GenericParam) -> GenericValue | None:
+    """What a generic's default means in the generics before it; None when it means nothing."""
+    if param in checking.defaults:
+        return checking.defaults[param]
+    owner = checking.owners[param]
+    checking.defaults[param] = None  # a default cannot need itself: only earlier names are visible
+    scope = Scope(
+        checking,
+        owner.module,
+        generics={g.name.text: g for g in owner.generics},
+        pending=[],
+    )
+    assert param.default is not None
+    values = typeexprs.explicit(scope, param, (param,), (param.default,), "its declaration")
+    found = values.get(param.name.text) if values is not None else None
+    checking.divisors[param] = scope.pending or []
+    checking.defaults[param] = found
+    return found
+
+
+def _generics(
+    scope: Scope, generics: Sequence[tree.GenericParam], outer: Sequence[tree.GenericParam] = ()
+) -> None:
+    """Names, kinds and defaults of a list of generics are well formed."""
+    refuse_repeats(scope, [g.name for g in (*outer, *generics)], "generic")
+    for param in generics:
+        refuse_prelude(scope, param.name)
+        kind = param.kind.text
+        if kind not in KINDS:
+            scope.report(
+                "E1208" if scope.lookup(kind) else "E1201",
+                f"`{kind}` is not a kind of generic",
+                param.kind,
+                help=suggestion(param.kind, KINDS) or f"the kinds are {', '.join(KINDS)}",
+            )
+        elif param.pack != (kind == "Shape"):
+            name = param.name.text
+            right = f"*{name}: Shape" if kind == "Shape" else f"{name}: {kind}"
+            scope.report(
+                "E1208",
+                f"a pack is declared `*{name}: Shape`, anything else without `*`",
+                param,
+                help=Help(f"write `{right}`", (Edit(param.span, right),)),
+            )
+        elif param.default is not None:
+            default(scope.checking, param)
+
+
+def _read_clauses(
+    scope: Scope, owner: tree.Fn | tree.Block
+) -> list[tuple[tree.Relation, Relation]]:
+    """The where clauses as relations; what they divide by is kept for `_prove_clauses`."""
+    out: list[tuple[tree.Relation, Relation]] = []
+    for clause in owner.where:
+        scope.pending = []
+        left = exprs.dimension(scope, clause.left, "a side of a `where` clause")
+        right = exprs.dimension(scope, clause.right, "a side of a `where` clause")
+        scope.checking.divisors[clause] = scope.pending
+        if left is not None and right is not None:
+            op: RelationOp = clause.op  # type: ignore[assignment]
+            out.append((clause, Relation(op, left, right)))
+    scope.pending = None
+    scope.checking.clauses[owner] = out
+    return out
+
+
+def _prove_clauses(
+    scope: Scope,
+    owner: tree.Fn | tree.Block,
+    outer: Sequence[Relation],
+    clauses: Sequence[tuple[tree.Relation, Relation]],
+) -> None:
+    """Every divisor in a clause is positive by the other clauses, in any order."""
+    divisors = scope.checking.divisors
+    for clause in owner.where:
+        if not divisors[clause]:
+            continue
+        others = [r for c, r in clauses if c is not clause]
+        scope.known = Known([*outer, *others])
+        for by, span in divisors[clause]:
+            exprs.prove_divisor(scope, by, span)
+    scope.known = Known([*outer, *(r for _, r in clauses)])
+    for param in owner.generics:
+        for by, span in divisors.get(param, ()):
+            exprs.prove_divisor(scope, by, span)
+
+
+# ---------------------------------------------------------------- aliases and structs
+
+
+def alias(checking: Checking, item: tree.Alias) -> Type:
+    """What an alias stands for, in its own generics."""
+    if item in checking.aliases:
+        return checking.aliases[item]
+    owner = checking.owners[item]
+    scope = Scope(checking, owner.module)
+    if item in checking.in_progress:
+        if item not in checking.failed:
+            checking.failed.add(item)
+            scope.report("E2122", f"the type `{item.name.text}` stands for itself", item.name)
+        return UNKNOWN
+    checking.in_progress.add(item)
+    _generics(scope, item.generics)
+    found = typeexprs.resolve(scope.inner(item.generics), item.of)
+    checking.in_progress.discard(item)
+    checking.aliases[item] = UNKNOWN if item in checking.failed else found
+    return checking.aliases[item]
+
+
+def _struct(checking: Checking, item: tree.Struct, module: Module) -> None:
+    scope = Scope(checking, module)
+    _generics(scope, item.generics)
+    refuse_repeats(scope, [f.name for f in item.fields], "field")
+    inner = scope.inner(item.generics)
+    fields = {f.name.text: typeexprs.resolve(inner, f.type) for f in item.fields}
+    checking.analysis.structs[item] = StructInfo(item, module, fields)
+
+
+def check_structs(checking: Checking) -> None:
+    """No struct contains itself."""
+
+    def holds(t: Type) -> list[tree.Struct]:
+        match t:
+            case StructType(decl=decl):
+                assert isinstance(decl, tree.Struct)
+                return [decl]
+            case TupleType(items):
+                return [s for x in items for s in holds(x)]
+            case OptionalType(of):
+                return holds(of)
+            case _:
+                return []
+
+    structs = checking.analysis.structs
+    for item, info in structs.items():
+        todo = [s for t in info.fields.values() for s in holds(t)]
+        seen: set[tree.Struct] = set()
+        while todo:
+            current = todo.pop()
+            if current is item:
+                scope = Scope(checking, info.module)
+                scope.report("E2122", f"the struct `{item.name.text}` contains itself", item.name)
+                break
+            if current not in seen:
+                seen.add(current)
+                todo += [s for t in structs[current].fields.values() for s in holds(t)]
+
+
+# ---------------------------------------------------------------- functions
+
+
+def _signature(checking: Checking, fn: tree.Fn, module: Module, block: BlockInfo | None) -> None:
+    owner = Scope(checking, module)
+    outer: tuple[tree.GenericParam, ...] = ()
+    facts: tuple[Relation, ...] = ()
+    if block is not None:
+        outer, facts = block.block.generics, block.facts
+        owner = owner.inner(outer, facts, block=block.block)
+    _generics(owner, fn.generics, outer)
+    scope = owner.inner(fn.generics, fn=fn)
+    clauses = _read_clauses(scope, fn)
+    _prove_clauses(scope, fn, facts, clauses)
+    refuse_repeats(
+        scope, [*(g.name for g in fn.generics), *(p.name for p in fn.params)], "parameter"
+    )
+    params = tuple((p.name.text, typeexprs.resolve(scope, p.type)) for p in fn.params)
+    result = typeexprs.resolve(scope, fn.result) if fn.result is not None else None
+    checking.analysis.signatures[fn] = Signature(
+        fn,
+        module,
+        block.block if block is not None else None,
+        (*outer, *fn.generics),
+        params,
+        result,
+        (*facts, *(r for _, r in clauses)),
+    )
+
+
+# ---------------------------------------------------------------- blocks
+
+
+def _block(checking: Checking, item: tree.Block, module: Module) -> None:
+    outer = Scope(checking, module)
+    _generics(outer, item.generics)
+    scope = outer.inner(item.generics)
+    scope.block = item
+    clauses = _read_clauses(scope, item)
+    _prove_clauses(scope, item, (), clauses)
+    names = [*(m.name for m in item.members), *(f.name for f in item.methods)]
+    refuse_repeats(scope, [*(g.name for g in item.generics), *names], "member")
+    for name in names:
+        refuse_prelude(scope, name)
+    members: dict[str, MemberInfo] = {}
+    for member in item.members:
+        members.setdefault(member.name.text, _member(scope, member))
+    methods = {f.name.text: f for f in reversed(item.methods)}
+    info = BlockInfo(item, module, members, methods, tuple(r for _, r in clauses))
+    checking.analysis.blocks[item] = info
+    for fn in item.methods:
+        _signature(checking, fn, module, info)
+
+
+def _member(scope: Scope, member: tree.Member) -> MemberInfo:
+    """A member of the type that its kind can have."""
+    found = typeexprs.resolve(scope, member.type, component=True)
+    optional = isinstance(found, OptionalType)
+    of = found.of if isinstance(found, OptionalType) else found
+    _member_value(scope, member, optional)
+    kind, name = member.kind, member.name.text
+    fault = None
+    if isinstance(of, UnknownType):
+        pass
+    elif kind == "sub":
+        if not isinstance(of, (BlockType, BlockArray)):
+            fault = f"a `sub` is a block or an array of blocks; `{name}` is {of}"
+    elif not isinstance(of, TensorType):
+        fault = f"a `{kind}` is a tensor; `{name}` is {found}"
+    elif optional and kind != "param":
+        fault = f"a `{kind}` is always there; `{name}` cannot be optional"
+    elif any(isinstance(axis, Pack) for axis in of.shape):
+        fault = f"the shape of a member has no packs; `{name}` is {of}"
+    if fault is not None:
+        scope.report("E4101", fault, member.type)
+        of = UNKNOWN
+    return MemberInfo(member, of, optional)
+
+
+def _member_value(scope: Scope, member: tree.Member, optional: bool) -> None:
+    """`= none` stands exactly at the members that may be absent."""
+    kind, name = member.kind, member.name.text
+    if member.value is None:
+        if optional and kind in ("param", "sub"):
+            end = member.type.span.end
+            edit = Edit(Span(member.span.source, end, end), " = none")
+            scope.report(
+                "E4101",
+                f"`{name}` may be absent, which is written `= none`",
+                member.type,
+                help=Help("add ` = none`", (edit,)),
+            )
+        return
+    if not isinstance(bare(member.value), tree.NoneLit) or kind in ("buffer", "state"):
+        holds = {
+            "param": "a `param` takes its value from the weights",
+            "buffer": "a `buffer` takes its value from the weights",
+            "state": "a `state` is zeros at first",
+            "sub": "a `sub` takes its values from the weights",
+        }[kind]
+        allowed = "" if kind in ("buffer", "state") else "; only `= none` may stand here"
+        scope.report(
+            "E4102",
+            f"{holds}, so `{name}` cannot be given `{text_of(member.value)}`{allowed}",
+            member.value,
+        )
+    elif not optional:
+        end = member.type.span.end
+        edit = Edit(Span(member.span.source, end, end), "?")
+        scope.report(
+            "E4101",
+            f"`{name}` is `none` when absent, so its type is optional",
+            member.type,
+            help=Help(f"write `{text_of(member.type)}?`", (edit,)),
+        )

@@ -1,0 +1,500 @@
+"""What a place expects and where that comes from; comparing types; the wording of a mismatch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from linnet.check.analysis import BlockInfo, PreludeCall
+from linnet.check.scope import Scope
+from linnet.core import rules
+from linnet.core.rules import Broken, Obligation
+from linnet.diagnostics import Edit, Help, Label
+from linnet.dims import Dim, Refuted, Relation, Unproved, Verdict
+from linnet.source import Span
+from linnet.syntax import tree
+from linnet.types import (
+    BOOL,
+    DTYPE_KINDS,
+    F64,
+    I64,
+    AnyDType,
+    BlockArray,
+    BlockType,
+    DType,
+    EnumType,
+    FloatConst,
+    IntConst,
+    NoneType,
+    OptionalType,
+    Shape,
+    ShapeType,
+    StructType,
+    TensorType,
+    TupleType,
+    Type,
+    UnknownType,
+    dtype_within,
+    scalar,
+    shape_text,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Why a type is expected: a phrase that ends before the type, and where that is written.
+
+    `other` is the code for a value of a kind that no more special code covers.
+    """
+
+    phrase: str
+    at: Span | None = None
+    label: str = ""
+    other: str = "E2101"
+
+    @property
+    def related(self) -> tuple[Label, ...]:
+        return (Label(self.at, self.label),) if self.at is not None else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    type: Type
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """The first way in which a type is not the expected one; `found` and `want` are the parts."""
+
+    code: str
+    found: Type
+    want: Type
+    notes: tuple[str, ...] = ()
+    help: Help | str | None = None
+    uncertain: bool = False
+
+
+# ---------------------------------------------------------------- text of expressions
+
+
+def text_of(e: tree.Syntax, limit: int = 48) -> str:
+    """The user's own text of a node on one line, shortened in the middle."""
+    text = " ".join(e.span.text.split())
+    if len(text) <= limit:
+        return text
+    keep = (limit - 3) // 2
+    return f"{text[:keep]}...{text[-keep:]}"
+
+
+def described(type: Type) -> str:
+    """The type as a sentence names it."""
+    match type:
+        case BlockType() | BlockArray():
+            return f"the block {type}"
+        case NoneType():
+            return "`none`"
+        case _:
+            return f"{type}"
+
+
+# ---------------------------------------------------------------- proofs
+
+
+def first_failure(
+    scope: Scope, obligations: Iterable[Obligation]
+) -> tuple[Obligation, Verdict] | None:
+    """The first obligation that does not hold for all sizes, with what the solver says of it.
+
+    An extent fails only where it is negative for all sizes: one that turns out negative when sizes
+    are bound is refused then.
+    """
+    for each in obligations:
+        goal = each.goal
+        if each.code == "E2208":
+            if always_negative(scope, goal.left):
+                return each, Unproved(())
+        elif not scope.known.proves(goal):
+            return each, scope.known.verdict(goal)
+    return None
+
+
+def always_negative(scope: Scope, extent: Dim) -> bool:
+    """No sizes make this dimension a natural number."""
+    if all(coefficient > 0 for _, coefficient in extent.terms):
+        return False
+    value = extent.constant
+    return value < 0 if value is not None else scope.proves("<", extent, 0)
+
+
+def sizes_text(verdict: Verdict, names: Iterable[str]) -> str:
+    """`with H = 10, Heads = 4`, of the names that matter."""
+    assert isinstance(verdict, Refuted)
+    wanted = set(names)
+    shown = {n: v for n, v in verdict.sizes.items() if n in wanted} or verdict.sizes
+    return "with " + ", ".join(f"{n} = {v}" for n, v in shown.items())
+
+
+def counterexample(verdict: Verdict, goal: Relation, form: str = "{left} is not {right}") -> str:
+    """The goal's two sides at the sizes that break it; empty when there are none to show.
+
+    `form` says what they are: `{left} elements become {right}`.
+    """
+    if not isinstance(verdict, Refuted):
+        return ""
+    sides: list[str] = []
+    for side in (goal.left, goal.right):
+        try:
+            sides.append(str(side.evaluate(verdict.sizes)))
+        except (ZeroDivisionError, KeyError):
+            sides.append(f"`{side}`, which divides by 0,")
+    text = form.format(left=sides[0], right=sides[1])
+    return f"{sizes_text(verdict, goal.names())}: {text}" if goal.names() else text
+
+
+def clause_help(scope: Scope, verdict: Verdict) -> Help | None:
+    """The `where` clause that would make a goal provable, as an edit where it can be placed."""
+    if not isinstance(verdict, Unproved) or not verdict.suggestions:
+        return None
+    clause = verdict.suggestions[0]
+    edit = _clause_edit(scope, clause)
+    return Help(f"add `where {clause}`", (edit,) if edit is not None else ())
+
+
+def _clause_edit(scope: Scope, clause: Relation) -> Edit | None:
+    """Adds a clause to the block if it speaks of the block's generics only, else to the function."""
+    names = clause.names()
+    owner: tree.Block | tree.Fn | None = scope.fn
+    block_names = {g.name.text for g in scope.block.generics} if scope.block else set[str]()
+    if scope.block is not None and names <= block_names:
+        owner = scope.block
+    if owner is None or any(n.startswith("*") for n in names):
+        return None
+    if owner.where:
+        end = owner.where[-1].span.end
+        return Edit(Span(owner.span.source, end, end), f", {clause}")
+    start = owner.name.span.end
+    header: list[tree.Syntax] = [*owner.generics]
+    if isinstance(owner, tree.Fn):
+        header += [*owner.params, *((owner.result,) if owner.result else ())]
+    start = max([start, *(h.span.end for h in header)])
+    brace = owner.span.source.text.find("{", start)
+    return Edit(Span(owner.span.source, brace, brace), f"where {clause} ") if brace >= 0 else None
+
+
+# ---------------------------------------------------------------- comparing types
+
+
+def compare(scope: Scope, found: Type, want: Type) -> Mismatch | None:
+    """None when the two are one type for all sizes."""
+    if found == want or isinstance(found, UnknownType) or isinstance(want, UnknownType):
+        return None
+    match found, want:
+        case TensorType(), TensorType():
+            return _compare_tensors(scope, found, want)
+        case TupleType(a), TupleType(b) if len(a) == len(b):
+            pairs = zip(a, b, strict=True)
+            return next((m for x, y in pairs if (m := compare(scope, x, y))), None)
+        case OptionalType(a), OptionalType(b):
+            return compare(scope, a, b)
+        case StructType(), StructType() if found.decl is want.decl:
+            return None if _same_arguments(scope, found, want) else Mismatch("E2101", found, want)
+        case EnumType(), EnumType() if found.decl is want.decl:
+            return None
+        case TupleType(a), TupleType(b):
+            note = f"a tuple of {len(a)} is not a tuple of {len(b)}"
+            return Mismatch("E2101", found, want, (note,))
+        case _, OptionalType(of) if compare(scope, found, of) is None:
+            return Mismatch("E2101", found, want, help="wrap it: `some(...)`")
+        case OptionalType(of), _ if compare(scope, of, want) is None:
+            fix = "take the value out: `match ... { some(x) => ... none => ... }`"
+            return Mismatch("E2101", found, want, help=fix)
+        case _:
+            return Mismatch("", found, want)
+
+
+def _same_arguments(scope: Scope, a: StructType, b: StructType) -> bool:
+    for x, y in zip(a.args, b.args, strict=True):
+        if isinstance(x, Dim) and isinstance(y, Dim):
+            if not scope.proves("==", x, y):
+                return False
+        elif isinstance(x, tuple) and isinstance(y, tuple):
+            outcome = rules.equal_shapes(x, y)
+            if isinstance(outcome, Broken) or first_failure(scope, outcome):
+                return False
+        elif x != y:
+            return False
+    return True
+
+
+def _compare_tensors(scope: Scope, found: TensorType, want: TensorType) -> Mismatch | None:
+    if bool(found.shape) != bool(want.shape) and not (_all_packs(found) or _all_packs(want)):
+        fix = None
+        if not found.shape:
+            fix = f"make a tensor of it: `fill({shape_text(want.shape)}, ...)`"
+        return Mismatch("E2101", found, want, help=fix)
+    outcome = rules.equal_shapes(found.shape, want.shape)
+    if isinstance(outcome, Broken):
+        return Mismatch("E2202", found, want, (outcome.why,))
+    if failure := first_failure(scope, outcome):
+        obligation, verdict = failure
+        goal = obligation.goal
+        where = f"axis {obligation.axis}: " if len(want.shape) > 1 else ""
+        shown = counterexample(verdict, goal)
+        notes = [f"{where}`{goal.left}` is not `{goal.right}`"]
+        if not shown:
+            notes = [f"{where}could not prove `{goal}`"]
+        elif goal.names():
+            notes.append(shown)
+        return Mismatch(
+            "E2202", found, want, tuple(notes), clause_help(scope, verdict), uncertain=not shown
+        )
+    if found.dtype != want.dtype:
+        fix = f"convert it: `cast<{want.dtype}>(...)`"
+        return Mismatch("E2103", found, want, help=fix)
+    return None
+
+
+def _all_packs(type: TensorType) -> bool:
+    return bool(type.shape) and not any(isinstance(a, Dim) for a in type.shape)
+
+
+# ---------------------------------------------------------------- contextual literals
+
+
+def contextual(type: Type) -> bool:
+    """Some part of the type is still to be settled by its context."""
+    match type:
+        case IntConst() | FloatConst() | NoneType():
+            return True
+        case TupleType(items):
+            return any(contextual(t) for t in items)
+        case OptionalType(of):
+            return contextual(of)
+        case _:
+            return False
+
+
+def default_type(type: Type) -> Type:
+    """The type that literals take without context: i64 and f64."""
+    match type:
+        case IntConst():
+            return scalar(I64)
+        case FloatConst():
+            return scalar(F64)
+        case TupleType(items):
+            return TupleType(tuple(default_type(t) for t in items))
+        case OptionalType(of):
+            return OptionalType(default_type(of))
+        case _:
+            return type
+
+
+def literal_fault(type: IntConst | FloatConst, dtype: AnyDType) -> tuple[str, str] | None:
+    """Why a literal cannot have this dtype: the code, and a reason that follows the literal."""
+    if isinstance(dtype, DType):
+        own = frozenset({dtype})
+    else:
+        own = DTYPE_KINDS[dtype.kind]
+    if BOOL in own:
+        which = "bool" if isinstance(dtype, DType) else f"{dtype}, which may be bool"
+        return "E2101", f"is a number, not {which}"
+    if isinstance(type, FloatConst):
+        if not dtype_within(dtype, "Float"):
+            which = "is not" if isinstance(dtype, DType) else "need not be"
+            return "E2105", f"is a float, and {dtype} {which} a Float dtype"
+        if isinstance(dtype, DType) and abs(type.value) > _largest(dtype):
+            return "E2105", f"does not fit {dtype}: its largest value is {_largest(dtype):g}"
+        return None
+    value = type.value.constant
+    if value is None:
+        return None
+    for each in own:
+        low, high = _range(each)
+        if not low <= value <= high:
+            which = f"{dtype}" if isinstance(dtype, DType) else f"{dtype}, which may be {each}"
+            return "E2105", f"does not fit {which}: its range is {low:g} to {high:g}" if (
+                each.is_float
+            ) else f"does not fit {which}: its range is {low} to {high}"
+    return None
+
+
+def _largest(dtype: DType) -> float:
+    return {
+        "f16": 65504.0,
+        "bf16": 3.3895313892515355e38,
+        "f32": 3.4028234663852886e38,
+    }.get(dtype.name, float("inf"))
+
+
+def _range(dtype: DType) -> tuple[float, float]:
+    if dtype.is_float:
+        return -_largest(dtype), _largest(dtype)
+    if dtype.kind == "uint":
+        return 0, 2**dtype.bits - 1
+    return -(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1) - 1
+
+
+# ---------------------------------------------------------------- coercion
+
+
+def coerce(scope: Scope, e: tree.Expr, found: Type, expected: Expected) -> Type:
+    """The expected type: literals in `e` are settled to it, and what does not match is reported."""
+    want = expected.type
+    if isinstance(found, UnknownType) or isinstance(want, UnknownType):
+        if contextual(found):
+            settle(scope, e, default_type(found))
+        return want
+    if contextual(found):
+        if not _fill_in(scope, e, found, expected):
+            return want
+        settle(scope, e, want)
+        return want
+    if mismatch := compare(scope, found, want):
+        report_mismatch(scope, e, found, expected, mismatch)
+    return want
+
+
+def _fill_in(scope: Scope, e: tree.Expr, found: Type, expected: Expected) -> bool:
+    """Whether a type with literals in it can become the expected one; reported if not."""
+    want = expected.type
+    match found, want:
+        case ((IntConst() | FloatConst()), TensorType((), dtype)):
+            fault = literal_fault(found, dtype)
+            if fault is None:
+                return True
+            code, reason = fault
+            scope.report(
+                code,
+                f"`{text_of(e)}` {reason}",
+                e,
+                label=f"{expected.origin.phrase} {want}",
+                related=expected.origin.related,
+            )
+            return False
+        case NoneType(), OptionalType():
+            return True
+        case TupleType(items), TupleType(wants) if len(items) == len(wants):
+            parts = _parts(e, len(items))
+            return all(
+                _fill_in(scope, part, item, Expected(w, expected.origin))
+                for part, item, w in zip(parts, items, wants, strict=True)
+            )
+        case OptionalType(of), OptionalType(want_of):
+            inner = bare(e)
+            part = inner.value if isinstance(inner, tree.Some) else e
+            return _fill_in(scope, part, of, Expected(want_of, expected.origin))
+        case _:
+            settled = default_type(found)
+            if not contextual(settled) and compare(scope, settled, want) is None:
+                return True
+            mismatch = compare(scope, settled, want) or Mismatch("", found, want)
+            report_mismatch(scope, e, settled, expected, mismatch)
+            return False
+
+
+def _parts(e: tree.Expr, count: int) -> tuple[tree.Expr, ...]:
+    inner = bare(e)
+    if isinstance(inner, tree.Tuple) and len(inner.items) == count:
+        return inner.items
+    return (e,) * count
+
+
+def bare(e: tree.Expr) -> tree.Expr:
+    """The expression without parentheses around it."""
+    while isinstance(e, tree.Paren):
+        e = e.value
+    return e
+
+
+def settle(scope: Scope, e: tree.Expr, want: Type) -> None:
+    """Record the type that its context gave an expression, and with it its literals."""
+    types = scope.analysis.types
+    before = types.get(e)
+    if before is None or not contextual(before):
+        return
+    types[e] = want
+    match e:
+        case tree.Paren(value=inner) | tree.Unary(value=inner):
+            settle(scope, inner, want)
+        case tree.Binary(left=left, right=right):
+            settle(scope, left, want)
+            settle(scope, right, want)
+        case tree.If(then=then, other=other):
+            settle(scope, then, want)
+            settle(scope, other, want)
+        case tree.Match(arms=arms):
+            for arm in arms:
+                settle(scope, arm.value, want)
+        case tree.Call(args=args):
+            for arg in args:
+                settle(scope, arg.value, want)
+            meaning = scope.analysis.calls.get(e)
+            if isinstance(meaning, PreludeCall):
+                scope.analysis.calls[e] = replace(meaning, result=want)
+        case tree.Some(value=inner) if isinstance(want, OptionalType):
+            settle(scope, inner, want.of)
+        case tree.Tuple(items=items) if isinstance(want, TupleType):
+            for item, part in zip(items, want.items, strict=True):
+                settle(scope, item, part)
+        case _:
+            pass
+
+
+# ---------------------------------------------------------------- wording
+
+
+def report_mismatch(
+    scope: Scope, e: tree.Expr, found: Type, expected: Expected, mismatch: Mismatch
+) -> None:
+    """One finding: the expression and what it is, what was expected and why, and how to fix it."""
+    origin = expected.origin
+    code = mismatch.code or origin.other
+    if code == "E2101" and origin.other == "E2115":
+        code = "E2115"
+    notes = list(mismatch.notes)
+    if mismatch.found != found and mismatch.code:
+        notes.insert(0, f"the part that differs is {mismatch.found}, expected {mismatch.want}")
+    message = (
+        f"`{text_of(e)}` is {described(found)}, but {origin.phrase} {described(expected.type)}"
+    )
+    if mismatch.uncertain:
+        message = (
+            f"could not prove that `{text_of(e)}`, which is {described(found)}, has the type that "
+            f"{origin.phrase} {described(expected.type)}"
+        )
+    scope.report(
+        code,
+        message,
+        e,
+        label=f"this is {described(found)}",
+        related=origin.related,
+        notes=tuple(notes),
+        help=_shown_fix(e, mismatch.help),
+    )
+
+
+def _shown_fix(e: tree.Expr, fix: Help | str | None) -> Help | str | None:
+    """A fix whose `...` is the expression itself, as an edit when it wraps it."""
+    if not isinstance(fix, str):
+        return fix
+    text = e.span.text
+    for form in ("some(...)", "cast<"):
+        start = fix.find(f"`{form}" if form == "cast<" else form)
+        if start >= 0 and fix.count("`") == 2 and "..." in fix:
+            wrapped = fix.split("`")[1].replace("...", text)
+            shown = fix.replace(fix.split("`")[1], " ".join(wrapped.split()))
+            return Help(shown, (Edit(e.span, wrapped),))
+    return fix
+
+
+def info_of(scope: Scope, type: BlockType) -> BlockInfo | None:
+    """What is known of the block that a type is an instance of."""
+    assert isinstance(type.decl, tree.Block)
+    return scope.analysis.blocks.get(type.decl)
+
+
+def shape_of(type: Type) -> Shape:
+    """The axes of a tensor, or of a shape literal."""
+    assert isinstance(type, (TensorType, ShapeType))
+    return type.shape

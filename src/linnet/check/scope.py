@@ -1,0 +1,511 @@
+"""Modules, imports and the names in scope at a place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cache
+
+from linnet.check.analysis import (
+    Analysis,
+    GenericName,
+    IndexVar,
+    ItemName,
+    Local,
+    MemberName,
+    MethodName,
+    Module,
+    ModuleName,
+    PreludeName,
+    Symbol,
+)
+from linnet.diagnostics import Edit, Findings, Help, Label
+from linnet.dims import (
+    Dim,
+    Facts,
+    Proved,
+    Relation,
+    RelationOp,
+    Verdict,
+    prove,
+    proves,
+)
+from linnet.source import Span
+from linnet.syntax import tree
+from linnet.syntax.parser import parse
+from linnet.types import UNKNOWN, Axis, GenericValue, Type
+from linnet.workspace import ModuleFile, Workspace
+
+Constant = bool | int | float
+
+
+@cache
+def prelude_names() -> frozenset[str]:
+    """The names that need no import and cannot be declared."""
+    from linnet.check.prelude import NAMES  # its rules read scopes
+
+    return NAMES
+
+
+class Known:
+    """The facts of a scope, and what was already asked of them."""
+
+    __slots__ = ("_proved", "_verdicts", "facts")
+
+    def __init__(self, relations: Iterable[Relation] = ()) -> None:
+        self.facts = Facts.of(relations)
+        self._proved: dict[Relation, bool] = {}
+        self._verdicts: dict[Relation, Verdict] = {}
+
+    def proves(self, goal: Relation) -> bool:
+        """The goal holds for all sizes."""
+        if goal.op in ("==", "<=", ">=") and goal.left == goal.right:
+            return True
+        known = self._proved.get(goal)
+        if known is None:
+            known = self._proved[goal] = proves(self.facts, goal)
+        return known
+
+    def verdict(self, goal: Relation) -> Verdict:
+        """Whether the goal holds, and if not, sizes or clauses to show."""
+        if self.proves(goal):
+            return Proved()
+        known = self._verdicts.get(goal)
+        if known is None:
+            known = self._verdicts[goal] = prove(self.facts, goal)
+        return known
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A call site: `prefix` is the receiver's path below the block, None for a free function."""
+
+    fn: tree.Fn
+    prefix: str | None
+    span: Span
+
+
+@dataclass(eq=False, slots=True)
+class Touched:
+    """What a function's own text reads, writes and calls."""
+
+    reads: set[str] = field(default_factory=set[str])
+    writes: set[str] = field(default_factory=set[str])
+    members: set[str] = field(default_factory=set[str])
+    calls: list[Called] = field(default_factory=list[Called])
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An axis that an index stands on."""
+
+    extent: Axis
+    span: Span
+    of: str
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Where an item, a method or a generic is declared."""
+
+    module: Module
+    block: tree.Block | None = None
+    generics: tuple[tree.GenericParam, ...] = ()  # in scope before it
+
+
+@dataclass(eq=False, slots=True)
+class Checking:
+    """One run of the checker: what it is filling in, and what was used on the way."""
+
+    analysis: Analysis
+    workspace: Workspace | None
+    constants: Mapping[str, Constant]
+    modules: dict[ModuleFile, Module] = field(default_factory=dict[ModuleFile, Module])
+    open_modules: list[ModuleFile] = field(default_factory=list[ModuleFile])
+    owners: dict[tree.Syntax, Owner] = field(default_factory=dict[tree.Syntax, "Owner"])
+    defaults: dict[tree.GenericParam, GenericValue | None] = field(
+        default_factory=dict[tree.GenericParam, "GenericValue | None"]
+    )
+    # Divisors in generics' defaults and where clauses, to be proved when all facts are known.
+    divisors: dict[tree.Syntax, list[tuple[Dim, Span]]] = field(
+        default_factory=dict[tree.Syntax, list[tuple[Dim, Span]]]
+    )
+    clauses: dict[tree.Fn | tree.Block, list[tuple[tree.Relation, Relation]]] = field(
+        default_factory=dict["tree.Fn | tree.Block", list[tuple[tree.Relation, Relation]]]
+    )
+    aliases: dict[tree.Alias, Type] = field(default_factory=dict[tree.Alias, Type])
+    failed: set[tree.Syntax] = field(default_factory=set[tree.Syntax])
+    in_progress: set[tree.Syntax] = field(default_factory=set[tree.Syntax])
+    used_imports: set[tuple[Module, str]] = field(default_factory=set[tuple[Module, str]])
+    used_members: set[tree.Member] = field(default_factory=set[tree.Member])
+    used_locals: set[Local] = field(default_factory=set[Local])
+    all_locals: list[Local] = field(default_factory=list[Local])
+    # Calls on elements of index notation, which must not write state.
+    lifted: list[tuple[Scope, tree.Call, tree.Fn]] = field(
+        default_factory=list["tuple[Scope, tree.Call, tree.Fn]"]
+    )
+    touched: dict[tree.Fn, Touched] = field(default_factory=dict[tree.Fn, Touched])
+    own_constants: set[tree.Const] = field(default_factory=set[tree.Const])
+    replaced: dict[str, tree.Const] = field(default_factory=dict[str, tree.Const])
+
+    _known: dict[tuple[Relation, ...], Known] = field(
+        default_factory=dict[tuple[Relation, ...], Known]
+    )
+
+    @property
+    def findings(self) -> Findings:
+        return self.analysis.findings
+
+    def known(self, relations: tuple[Relation, ...]) -> Known:
+        """These facts, with what was already asked of them in other scopes."""
+        if relations not in self._known:
+            self._known[relations] = Known(relations)
+        return self._known[relations]
+
+
+@dataclass(eq=False, slots=True)
+class Scope:
+    """What names mean, and what is known of sizes, at a place.
+
+    `pending` collects divisors instead of proving them, while a list of clauses is being read.
+    `paths` gives the member path of locals that stand for blocks. `elements` is set inside index
+    notation, where tensors are read element by element.
+    """
+
+    checking: Checking
+    module: Module
+    generics: dict[str, tree.GenericParam] = field(default_factory=dict[str, tree.GenericParam])
+    known: Known = field(default_factory=Known)
+    block: tree.Block | None = None
+    fn: tree.Fn | None = None
+    locals: list[dict[str, Local | IndexVar]] = field(
+        default_factory=list[dict[str, "Local | IndexVar"]]
+    )
+    paths: dict[Local, str] = field(default_factory=dict[Local, str])
+    places: dict[IndexVar, list[Place]] = field(default_factory=dict[IndexVar, list[Place]])
+    lost: set[IndexVar] = field(default_factory=set[IndexVar])  # stand on something unknown
+    elements: bool = False
+    index_uses: int = 0
+    pending: list[tuple[Dim, Span]] | None = None
+    touched: Touched = field(default_factory=Touched)
+    params: dict[str, Local] = field(default_factory=dict[str, Local])
+
+    @property
+    def analysis(self) -> Analysis:
+        return self.checking.analysis
+
+    @property
+    def findings(self) -> Findings:
+        return self.checking.analysis.findings
+
+    def report(
+        self,
+        code: str,
+        message: str,
+        at: tree.Syntax | Span,
+        *,
+        label: str = "",
+        related: tuple[Label, ...] = (),
+        notes: tuple[str, ...] = (),
+        help: Help | str | None = None,
+    ) -> None:
+        """Add a finding at a node."""
+        span = at if isinstance(at, Span) else at.span
+        self.findings.add(code, message, span, label=label, related=related, notes=notes, help=help)
+
+    def proves(self, op: RelationOp, left: Dim, right: Dim | int) -> bool:
+        return self.known.proves(Relation(op, left, Dim.of(right)))
+
+    @contextmanager
+    def nested(self) -> Iterator[dict[str, Local | IndexVar]]:
+        """Names declared within end with the `with`."""
+        names: dict[str, Local | IndexVar] = {}
+        self.locals.append(names)
+        try:
+            yield names
+        finally:
+            self.locals.pop()
+
+    @contextmanager
+    def mode(self, elements: bool) -> Iterator[None]:
+        """Read tensors whole, or element by element, within the `with`."""
+        before, self.elements = self.elements, elements
+        try:
+            yield
+        finally:
+            self.elements = before
+
+    def declare(self, name: tree.Ident, symbol: Local | IndexVar) -> None:
+        """A new local in the innermost scope, unless its name is the prelude's."""
+        self.analysis.symbols[name] = symbol
+        self.analysis.symbols.setdefault(symbol.decl, symbol)
+        if isinstance(symbol, Local):
+            self.checking.all_locals.append(symbol)
+        if not refuse_prelude(self, name):
+            self.locals[-1][name.text] = symbol
+
+    def add_local(self, name: tree.Ident, decl: tree.Syntax, type: Type, kind: str) -> Local:
+        """Declare a `let`, `var`, parameter or loop variable."""
+        local = Local(name.text, decl, type, kind)  # type: ignore[arg-type]
+        self.declare(name, local)
+        return local
+
+    def lookup(self, name: str) -> Symbol | None:
+        """What a bare name means here; marks imports as used."""
+        for names in reversed(self.locals):
+            if name in names:
+                return names[name]
+        if name in self.params:
+            return self.params[name]
+        if name in self.generics:
+            return GenericName(self.generics[name])
+        if self.block is not None:
+            info = self.analysis.blocks.get(self.block)
+            if info is not None:
+                if name in info.members:
+                    return MemberName(info.members[name].member)
+                if name in info.methods:
+                    return MethodName(info.methods[name])
+        if name in self.module.items:
+            return ItemName(self.module.items[name], self.module)
+        if name in self.module.imports:
+            self.checking.used_imports.add((self.module, name))
+            return self.module.imports[name]
+        if name in prelude_names():
+            return PreludeName(name)
+        return None
+
+    def visible(self) -> list[str]:
+        """Every name in scope, for suggestions."""
+        out: list[str] = []
+        for names in reversed(self.locals):
+            out.extend(names)
+        out.extend(self.params)
+        out.extend(self.generics)
+        info = self.analysis.blocks.get(self.block) if self.block else None
+        if info is not None:
+            out.extend(info.members)
+            out.extend(info.methods)
+        out.extend(self.module.items)
+        out.extend(self.module.imports)
+        out.extend(prelude_names())
+        return out
+
+    def inner(
+        self,
+        generics: Iterable[tree.GenericParam],
+        relations: Iterable[Relation] | None = None,
+        **changes: object,
+    ) -> Scope:
+        """A scope inside this one with more generics and other facts; locals start afresh."""
+        names = {**self.generics, **{g.name.text: g for g in generics}}
+        known = self.known if relations is None else Known(relations)
+        return replace(
+            self,
+            generics=names,
+            known=known,
+            locals=[],
+            paths={},
+            places={},
+            lost=set(),
+            touched=Touched(),
+            params={},
+            pending=None,
+            **changes,  # type: ignore[arg-type]
+        )
+
+
+def refuse_prelude(scope: Scope, name: tree.Ident) -> bool:
+    """Report a declaration that takes a prelude name."""
+    if name.text not in prelude_names():
+        return False
+    scope.report(
+        "E1207",
+        f"`{name.text}` is a prelude name and means the same everywhere",
+        name,
+        help="choose another name",
+    )
+    return True
+
+
+def refuse_repeats(scope: Scope, names: Iterable[tree.Ident], what: str) -> None:
+    """Report a name that stands twice in one list."""
+    seen: dict[str, tree.Ident] = {}
+    for name in names:
+        if name.text in seen:
+            scope.report(
+                "E1205",
+                f"the {what} `{name.text}` is declared twice",
+                name,
+                related=(Label(seen[name.text].span, "first here"),),
+            )
+        else:
+            seen[name.text] = name
+
+
+def similar(name: str, names: Iterable[str]) -> str | None:
+    """The one of `names` that `name` is most likely a misspelling of."""
+    from difflib import get_close_matches  # costs milliseconds, needed only with a mistake
+
+    pool = [n for n in dict.fromkeys(names) if n != name]
+    for n in pool:
+        if n.lower() == name.lower():
+            return n
+    return next(iter(get_close_matches(name, pool, 1, 0.7)), None)
+
+
+def suggestion(name: tree.Ident | tree.Name, names: Iterable[str]) -> Help | None:
+    """`did you mean`, as an edit."""
+    near = similar(name.text, names)
+    return Help(f"did you mean `{near}`?", (Edit(name.span, near),)) if near else None
+
+
+# ---------------------------------------------------------------- modules
+
+
+def load(checking: Checking, file: ModuleFile) -> Module:
+    """The module of a file with its items and imports; what it imports is loaded too."""
+    if file in checking.modules:
+        return checking.modules[file]
+    syntax = parse(file.source, checking.findings)
+    name = syntax.module.text if syntax.module else ".".join(file.name)
+    module = Module(name, file, syntax)
+    checking.modules[file] = module
+    key = name if name not in checking.analysis.modules else f"{name} ({file.source.name})"
+    checking.analysis.modules[key] = module
+    scope = Scope(checking, module)
+    _collect_items(scope)
+    checking.open_modules.append(file)
+    for use in syntax.uses:
+        _import(scope, use)
+    checking.open_modules.pop()
+    return module
+
+
+def _collect_items(scope: Scope) -> None:
+    items = scope.module.items
+    for item in scope.module.tree.items:
+        name = item.name.text
+        scope.analysis.symbols[item.name] = ItemName(item, scope.module)
+        if refuse_prelude(scope, item.name):
+            continue
+        if name in items:
+            scope.report(
+                "E1204",
+                f"`{name}` is declared twice in module `{scope.module.name}`",
+                item.name,
+                related=(Label(items[name].name.span, "first here"),),
+            )
+        else:
+            items[name] = item
+
+
+def _import(scope: Scope, use: tree.Use) -> None:
+    """Bind what a `use` line brings."""
+    target = _target(scope, use)
+    if use.names is None:
+        last = use.path.parts[-1]
+        _bind_import(scope, last, ModuleName(target) if target else None)
+        return
+    for each in use.names:
+        bound = each.alias or each.name
+        symbol: Symbol | None = None
+        if target is not None:
+            symbol = exported(scope, target, each.name)
+        _bind_import(scope, bound, symbol)
+        if symbol is not None:
+            scope.analysis.symbols[each.name] = symbol
+
+
+def _target(scope: Scope, use: tree.Use) -> Module | None:
+    """The module that a `use` line names; its absence and cycles are reported."""
+    checking = scope.checking
+    parts = tuple(p.text for p in use.path.parts)
+    file = None
+    if checking.workspace is not None:
+        file = checking.workspace.resolve(scope.module.file.package, parts)
+    if file is None:
+        scope.report(
+            "E1202", f"there is no module `{use.path.text}`", use.path, help=_where(scope, parts)
+        )
+        return None
+    if file in checking.open_modules:
+        chain = checking.open_modules[checking.open_modules.index(file) :]
+        names = [checking.modules[f].name for f in chain]
+        scope.report(
+            "E1206",
+            f"modules import each other: {' -> '.join([*names, names[0]])}",
+            use.path,
+            help="move what both need into a module of its own",
+        )
+        return checking.modules[file]
+    return load(checking, file)
+
+
+def _where(scope: Scope, parts: tuple[str, ...]) -> str | None:
+    """Where the module was looked for."""
+    package = scope.module.file.package
+    rest = "/".join(parts[1:])
+    match parts[0]:
+        case "std":
+            workspace = scope.checking.workspace
+            files = workspace.files_of(workspace.std) if workspace is not None else ()
+            near = similar(".".join(parts), [".".join(f.name) for f in files])
+            return f"did you mean `{near}`?" if near else None
+        case "crate" if package.root is None:
+            return "a file outside a package has no `crate`; a `linnet.toml` makes it one"
+        case "crate":
+            return f"it would be `src/{rest or 'lib'}.linnet` of package `{package.name}`"
+        case head if head in package.dependencies:
+            return f"it would be `src/{rest or 'lib'}.linnet` of package `{head}`"
+        case head:
+            return (
+                f"a module begins with `std`, `crate` or a key of `[dependencies]`; "
+                f"`{head}` is none of them"
+            )
+
+
+def exported(scope: Scope, module: Module, name: tree.Ident) -> ItemName | None:
+    """The public item `name` of another module; its absence or privacy is reported."""
+    item = module.items.get(name.text)
+    if item is None:
+        public = [n for n, i in module.items.items() if i.public]
+        scope.report(
+            "E1201",
+            f"module `{module.name}` has no item `{name.text}`",
+            name,
+            help=suggestion(name, public),
+        )
+        return None
+    if not item.public and module is not scope.module:
+        scope.report(
+            "E1203",
+            f"`{name.text}` is private to module `{module.name}`",
+            name,
+            related=(Label(item.name.span, "declared here, without `pub`"),),
+            help=f"write `pub` before it in `{module.name}`",
+        )
+    return ItemName(item, module)
+
+
+def _bind_import(scope: Scope, name: tree.Ident, symbol: Symbol | None) -> None:
+    module = scope.module
+    if refuse_prelude(scope, name):
+        return
+    own = module.items.get(name.text)
+    if own is not None or name.text in module.imports:
+        scope.report(
+            "E1204",
+            f"`{name.text}` is imported and declared"
+            if own is not None
+            else f"`{name.text}` is imported twice",
+            name,
+            related=(Label(own.name.span, "declared here"),) if own is not None else (),
+            help=f"import it under another name: `{name.text} as ...`",
+        )
+        return
+    if symbol is None:
+        symbol = Local(name.text, name, UNKNOWN, "let")  # silences what follows from it
+    module.imports[name.text] = symbol
+    scope.analysis.symbols[name] = symbol
