@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -37,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     findings = _check(workspace, targets)
     errors = sum(d.severity == "error" for d in findings)
     if args.json:
-        print(render_json(findings))
+        print(json.dumps(render_json(findings), indent=2))
     else:
         for diagnostic in findings:
             print(render_text(diagnostic, color=color(args, sys.stdout)), end="\n\n")
