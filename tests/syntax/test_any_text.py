@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import sys
 import time
 from pathlib import Path
 
@@ -201,6 +203,18 @@ def test_deep_patterns_and_loops(times: int) -> None:
     loops = "while a { " * times + "}" * times
     findings = parse_sound(f"module m\nfn f() {{ let {pattern} = x }}\nfn g() {{ {loops} }}\n")
     assert len(findings.items) == (times > MAX_DEPTH)
+
+
+def test_parsing_needs_little_stack_of_its_caller() -> None:
+    limit = sys.getrecursionlimit()
+    text = "module m\nconst X = " + "(" * 190 + "x" + ")" * 190
+
+    def below(frames: int) -> int:
+        return below(frames - 1) if frames else len(parse_text(text)[1].items)
+
+    used = len(inspect.stack())
+    assert below(limit - used - 40) == 0
+    assert sys.getrecursionlimit() == limit
 
 
 # ---------------------------------------------------------------- time
