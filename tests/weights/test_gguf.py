@@ -284,6 +284,10 @@ def test_a_damaged_header_is_reported_or_read(tmp_path: Path, data: st.DataObjec
     path = tmp_path / "m.gguf"
     path.write_bytes(content)
     try:
-        read_arrays(path)
+        arrays = read_arrays(path)
     except PlanError as error:
         assert "problem" in str(error)
+        return
+    # What is taken here, the format's own library takes too.
+    read = {tuple(reversed(one.shape.tolist())) for one in gguf.GGUFReader(path).tensors}
+    assert read == {array.shape for array in arrays.values()}

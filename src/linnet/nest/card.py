@@ -122,7 +122,7 @@ def find_card(name_or_dir: str | Path) -> Card:
         raise NestError(f"{given}: a directory without a card: it has no {MANIFEST}\n  {cards}")
     if len(given.parts) != 1 or isinstance(name_or_dir, Path):
         raise NestError(f"{given}: no such directory, and no card has a name like it\n  {cards}")
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(name, known, n=2, cutoff=0.6)
     suggestion = f"; did you mean {' or '.join(f'`{one}`' for one in near)}?" if near else ""
     raise NestError(
         f"no card `{name}`{suggestion}\n  {cards}\n"

@@ -60,6 +60,11 @@ class WeightFiles:
     origin: str
 
     @property
+    def cast_dtype(self) -> bool:
+        """The format keeps some tensors wider than the model's dtype: GGUF its vectors in f32."""
+        return self.format == "gguf"
+
+    @property
     def text_files(self) -> tuple[Path, ...]:
         """What the tokenizer is read from: the files beside the weights, else the GGUF itself."""
         return self.files if self.format == "gguf" else self.extras

@@ -19,7 +19,13 @@ from linnet.weights.bindings import (
     read_bound,
     write_bindings,
 )
-from linnet.weights.checkpoint import Checkpoint, open_checkpoint, read_arrays, safetensors_files
+from linnet.weights.checkpoint import (
+    Checkpoint,
+    Weights,
+    open_checkpoint,
+    read_arrays,
+    safetensors_files,
+)
 from linnet.weights.gguf import GgufFile, gguf_metadata
 from linnet.weights.location import TensorLocation
 from linnet.weights.report import Report
@@ -34,6 +40,7 @@ __all__ = [
     "Report",
     "Slot",
     "TensorLocation",
+    "Weights",
     "apply_bindings",
     "as_array",
     "dtype_name",

@@ -106,7 +106,9 @@ def _parse(path: Path, header: bytes, report: Report) -> dict[str, Any] | None:
     for name in repeated:
         report.add("files", f"{path}: `{name}` stands twice in the header")
     entries = cast("dict[str, Any]", described)
-    entries.pop("__metadata__", None)
+    metadata: object = entries.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+        report.add("files", f"{path}: `__metadata__` is not an object of strings")
     return entries
 
 
