@@ -20,7 +20,6 @@ from linnet.check.scope import (
     Scope,
     refuse_prelude,
     refuse_repeats,
-    suggestion,
 )
 from linnet.diagnostics import Edit, Help
 from linnet.dims import Relation, RelationOp
@@ -39,8 +38,6 @@ from linnet.types import (
     Type,
     UnknownType,
 )
-
-KINDS = ("Dim", "Shape", "DType", "Numeric", "Integer", "Float")
 
 
 def register(checking: Checking, module: Module) -> None:
@@ -113,28 +110,11 @@ def default(checking: Checking, param: tree.GenericParam) -> GenericValue | None
 def _generics(
     scope: Scope, generics: Sequence[tree.GenericParam], outer: Sequence[tree.GenericParam] = ()
 ) -> None:
-    """Names, kinds and defaults of a list of generics are well formed."""
+    """Names and defaults of a list of generics are well formed."""
     refuse_repeats(scope, [g.name for g in (*outer, *generics)], "generic")
     for param in generics:
         refuse_prelude(scope, param.name)
-        kind = param.kind.text
-        if kind not in KINDS:
-            scope.report(
-                "E1208" if scope.lookup(kind) else "E1201",
-                f"`{kind}` is not a kind of generic",
-                param.kind,
-                help=suggestion(param.kind, KINDS) or f"the kinds are {', '.join(KINDS)}",
-            )
-        elif param.pack != (kind == "Shape"):
-            name = param.name.text
-            right = f"*{name}: Shape" if kind == "Shape" else f"{name}: {kind}"
-            scope.report(
-                "E1208",
-                f"a pack is declared `*{name}: Shape`, anything else without `*`",
-                param,
-                help=Help(f"write `{right}`", (Edit(param.span, right),)),
-            )
-        elif param.default is not None:
+        if param.default is not None:
             default(scope.checking, param)
 
 

@@ -162,7 +162,7 @@ def clause_help(scope: Scope, verdict: Verdict) -> Help | None:
 
 
 def _clause_edit(scope: Scope, clause: Relation) -> Edit | None:
-    """Adds a clause to the block if it speaks of the block's generics only, else to the function."""
+    """Adds a clause to the block if it names no generics of the function, else to that."""
     names = clause.names()
     owner: tree.Block | tree.Fn | None = scope.fn
     block_names = {g.name.text for g in scope.block.generics} if scope.block else set[str]()

@@ -259,11 +259,7 @@ def _name(scope: Scope, e: tree.Name, hint: Expected | None) -> Type:
 
 
 def unknown_name(scope: Scope, name: tree.Name | tree.Ident) -> None:
-    help: Help | str | None = suggestion(name, scope.visible())
-    if help is None and name.text == "self":
-        help = "inside a block, members and methods are bare names"
-    if help is None:
-        help = _std_home(scope, name.text)
+    help = suggestion(name, scope.visible()) or _std_home(scope, name.text)
     scope.report("E1201", f"`{name.text}` is not defined here", name, help=help)
 
 

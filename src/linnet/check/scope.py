@@ -352,7 +352,7 @@ def similar(name: str, names: Iterable[str]) -> str | None:
     for n in pool:
         if n.lower() == name.lower():
             return n
-    return next(iter(get_close_matches(name, pool, 1, 0.7)), None)
+    return next(iter(get_close_matches(name, pool, 1, 0.6)), None)
 
 
 def suggestion(name: tree.Ident | tree.Name, names: Iterable[str]) -> Help | None:

@@ -71,6 +71,7 @@ class Body:
         bindings: Mapping[str, GenericValue],
         owner: Bound | None,
         presence: frozenset[str],
+        dims: tuple[str, ...] = (),
         facts: tuple[Relation, ...] = (),
         parent: Body | None = None,
         variable: str | None = None,
@@ -80,6 +81,7 @@ class Body:
         self.bindings = bindings
         self.owner = owner
         self.presence = presence
+        self.dims = dims
         self.parent = parent
         self.variable = variable  # of a loop over a sub array
         self.build: Builder = Builder(parent.build.facts if parent else Facts.of(facts))
@@ -155,7 +157,6 @@ class Body:
         kind: str,
         op: OpId | None,
         block: str | None,
-        dims: tuple[str, ...],
         value: Value,
         facts: tuple[Relation, ...],
         returns: Type | None,
@@ -170,7 +171,7 @@ class Body:
             kind=cast("_Kind", kind),
             op=op,
             block=block,
-            dims=dims,
+            dims=self.dims,
             params=params,
             results=(*self.results(value), *(self.states[p] for p in writes)),
             writes=tuple(path for _, path in writes),
@@ -227,6 +228,7 @@ class Body:
             self.bindings,
             self.owner,
             self.presence,
+            self.dims,
             parent=self,
             variable=variable,
         )

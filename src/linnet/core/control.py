@@ -62,7 +62,7 @@ def loop(outer: Body, stmt: tree.StaticFor, start: Dim, stop: Dim, array: ArrayR
         *(body.states[p] for p in outer_states),
         *(body.states[p] for p in scanned_states),
     )
-    function = closed(outer, "for", params, results, (*outer_states, *scanned_states), stmt.span)
+    function = closed(outer, "for", params, results, stmt.span)
     node = outer.build.for_(
         function,
         variable,
@@ -134,10 +134,9 @@ def while_loop(outer: Body, stmt: tree.While) -> None:
             *(n for local in carried for n in body.results(body.env[local])),
             *(body.states[p] for p in written),
         ),
-        tuple(written),
         stmt.span,
     )
-    test_function = closed(outer, "test", test_params, (condition,), (), stmt.condition.span)
+    test_function = closed(outer, "test", test_params, (condition,), stmt.condition.span)
     values = [n for local in carried for n in flatten(before[local])]
     node = outer.build.while_(
         test_function,
@@ -199,7 +198,6 @@ def closed(
     name: str,
     params: Sequence[Param],
     results: Sequence[Node],
-    writes: Sequence[Place],
     span: Span,
 ) -> Function:
     return Function(
@@ -207,10 +205,10 @@ def closed(
         kind="body",
         op=None,
         block=body.owner.name if body.owner else None,
-        dims=(),
+        dims=body.dims,
         params=tuple(params),
         results=tuple(results),
-        writes=tuple(path for _, path in writes),
+        writes=(),
         facts=(),
         returns=None,
         span=span,
@@ -273,8 +271,8 @@ def branch(
     ]
     node = body.build.if_(
         condition,
-        closed(body, "then", first_params, results[0], written, span),
-        closed(body, "else", second_params, results[1], written, span),
+        closed(body, "then", first_params, results[0], span),
+        closed(body, "else", second_params, results[1], span),
         inputs,
         span=span,
     )

@@ -133,11 +133,11 @@ class Lowering:
             for r in (f.substitute(dim_bindings(bindings)) for f in signature.facts)
             if r.left.constant is None or r.right.constant is None
         )
-        body = Body(self, bindings, owner, presence, facts)
+        dims = tuple(d for g in fn.generics for d in _dim_names(own[g.name.text], g.name.text))
+        body = Body(self, bindings, owner, presence, dims, facts)
         for param, (name, type), arg in zip(fn.params, signature.params, args, strict=True):
             body.bind(param.name, body.parameter(name, substitute(type, bindings), arg))
         value = body.reified(expressions.run(body, fn.body))
-        dims = tuple(d for g in fn.generics for d in _dim_names(own[g.name.text], g.name.text))
         name = self._unique(
             f"{owner.info.block.name.text}.{fn.name.text}" if owner else fn.name.text
         )
@@ -147,7 +147,6 @@ class Lowering:
             kind=_kind(fn, owner),
             op=OpId(self._package(module), module.name, fn.name.text) if fn.kind == "op" else None,
             block=owner.name if owner else None,
-            dims=dims,
             value=value,
             facts=facts,
             returns=substitute(result, bindings) if result is not None else None,

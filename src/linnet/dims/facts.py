@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from linnet.dims.dim import Relation
+from linnet.dims.dim import Dim, Relation
+from linnet.dims.linear import Effort
 from linnet.dims.search import models
-from linnet.dims.system import System
+from linnet.dims.system import EFFORT, System
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,10 @@ Verdict = Proved | Refuted | Unproved
 class Memo:
     """What has been worked out about facts; all of it follows from them."""
 
+    parent: Facts | None = None  # facts that these extend
     system: System | None = None
     samples: tuple[dict[str, int], ...] | None = None
+    positive: dict[Dim, bool] = field(default_factory=dict[Dim, bool])
     proved: dict[Relation, bool] = field(default_factory=dict[Relation, bool])
     answers: dict[Relation, Verdict] = field(default_factory=dict[Relation, Verdict])
 
@@ -57,14 +60,23 @@ class Facts:
 
     def extend(self, relations: Iterable[Relation]) -> Facts:
         """These facts and more."""
-        return Facts.of((*self.relations, *relations))
+        extended = Facts.of((*self.relations, *relations))
+        if extended is not self and extended.memo.parent is None:
+            extended.memo.parent = self
+        return extended
 
     @property
     def system(self) -> System:
         """The facts worked into each other; to be forked before anything is added."""
-        if self.memo.system is None:
-            self.memo.system = System.of(self.relations)
-        return self.memo.system
+        memo = self.memo
+        if memo.system is None:
+            parent = memo.parent
+            if parent is None:
+                memo.system = System.of(self.relations)
+            else:
+                memo.system = parent.system.fork(Effort(EFFORT))
+                memo.system.learn(self.relations[len(parent.relations) :])
+        return memo.system
 
     @property
     def samples(self) -> tuple[dict[str, int], ...]:

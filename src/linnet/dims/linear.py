@@ -8,6 +8,7 @@ are all negative or zero and whose constant is negative; it is looked for by a s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import gcd
 
 from linnet.dims.poly import UNIT, Mono, Poly
@@ -15,15 +16,25 @@ from linnet.dims.poly import UNIT, Mono, Poly
 Row = dict[int, int]
 
 PIVOTS = 160
+LARGEST = 2**256  # coefficients beyond this end the search
 
 
-def contradiction(polys: Sequence[Poly], free: Callable[[Mono], bool]) -> bool:
+@dataclass(slots=True)
+class Effort:
+    """How much more may be done: counted, not timed, so that answers are the same everywhere."""
+
+    left: int
+
+
+def contradiction(polys: Sequence[Poly], free: Callable[[Mono], bool], effort: Effort) -> bool:
     """Whether no values of the monomials make all the polynomials non-negative; False if unsure."""
-    weights = _weights(polys, free)
+    weights = _weights(polys, free, effort)
     return weights is not None and _refutes(polys, weights, free)
 
 
-def _weights(polys: Sequence[Poly], free: Callable[[Mono], bool]) -> dict[int, int] | None:
+def _weights(
+    polys: Sequence[Poly], free: Callable[[Mono], bool], effort: Effort
+) -> dict[int, int] | None:
     """Multipliers of the polynomials that add up to a contradiction."""
     rows, basis = _tableau(polys, free)
     target: Row = {k: -p[UNIT] for k, p in enumerate(polys) if UNIT in p}
@@ -38,8 +49,12 @@ def _weights(polys: Sequence[Poly], free: Callable[[Mono], bool]) -> dict[int, i
             return _ray(rows, basis, enter, len(polys))
         leave = min(blocking, key=lambda i: basis[i])
         row = rows[leave]
+        effort.left -= len(row) + len(rows)
+        if effort.left <= 0 or max(map(abs, row.values())) > LARGEST:
+            return None
         for i in range(len(rows)):
             if i != leave and enter in rows[i]:
+                effort.left -= (len(rows[i]) + len(row)) // 2
                 rows[i] = _eliminate(rows[i], row, enter)
         target = _eliminate(target, row, enter)
         basis[leave] = enter

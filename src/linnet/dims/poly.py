@@ -59,6 +59,8 @@ def times(p: Poly, mono: Mono, scale: int = 1) -> Poly:
 
 def mul(p: Poly, q: Poly) -> Poly:
     """`p * q`."""
+    if len(p) == 1:
+        p, q = q, p
     if len(q) == 1:
         [(mono, coefficient)] = q.items()
         return times(p, mono, coefficient)
@@ -145,20 +147,32 @@ def substitute(p: Poly, values: Mapping[str, Poly]) -> Poly:
     result: Poly = {}
     for mono, coefficient in p.items():
         term: Poly = {UNIT: coefficient}
-        kept: list[str] = []
-        for name in mono:
+        kept: Mono = mono
+        for at, name in enumerate(mono):
             value = values.get(name)
-            if value is None:
-                kept.append(name)
-            else:
+            if value is not None:
+                if kept is mono:
+                    kept = mono[:at]
                 term = mul(term, value)
-        result = add(result, times(term, tuple(kept)))
+            elif kept is not mono:
+                kept = (*kept, name)
+        for other, weight in term.items():
+            product = tuple(sorted(other + kept)) if other and kept else other or kept
+            total = result.get(product, 0) + weight
+            if total:
+                result[product] = total
+            else:
+                del result[product]
     return result
 
 
 def mentions(p: Poly, names: Container[str]) -> bool:
     """Whether one of these variables stands in the polynomial."""
-    return any(name in names for mono in p for name in mono)
+    for mono in p:
+        for name in mono:
+            if name in names:
+                return True
+    return False
 
 
 def divide(num: Poly, den: Poly) -> tuple[Poly, Poly]:

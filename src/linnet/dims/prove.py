@@ -7,6 +7,7 @@ from itertools import chain
 
 from linnet.dims.dim import Atom, Dim, Relation, RelationOp
 from linnet.dims.facts import Facts, Proved, Refuted, Unproved, Verdict
+from linnet.dims.linear import Effort
 from linnet.dims.poly import (
     UNIT,
     Poly,
@@ -19,10 +20,10 @@ from linnet.dims.poly import (
     variables,
 )
 from linnet.dims.search import models, smallest
-from linnet.dims.system import System
-
+from linnet.dims.system import EFFORT, System, natural
 
 SUGGESTIONS = 3
+CLAUSES = 8  # tried as suggestions
 CASES = 24  # considered in one proof
 DEPTH = 2  # of cases within cases
 
@@ -51,7 +52,7 @@ def contradictory(facts: Facts) -> bool:
 def suggest(facts: Facts, goal: Relation) -> tuple[Relation, ...]:
     """Clauses, simplest first, each of which is possible and would make the goal provable."""
     found: list[Relation] = []
-    for clause in _clauses(facts, goal):
+    for clause in list(_clauses(facts, goal))[:CLAUSES]:
         extended = facts.extend([clause])
         if proves(extended, goal) and next(models(extended.relations), None) is not None:
             found.append(clause)
@@ -70,19 +71,18 @@ def _verdict(facts: Facts, goal: Relation) -> Verdict:
 
 
 def _proves(facts: Facts, goal: Relation) -> bool:
-    if facts.system.absurd:
-        return True
     if not all(_positive(facts, divisor) for divisor in goal.divisors()):
         return False
-    if goal in facts.relations:
+    if goal in facts.relations or (goal.op in ("==", "<=", ">=") and goal.left == goal.right):
         return True
-    system = facts.system.fork()
+    base = facts.system
+    system = base.fork(Effort(EFFORT))
     p = add(system.poly(goal.left), system.poly(goal.right), -1)
-    if len(system.parts) > len(facts.system.parts):
+    if len(system.parts) > len(base.parts) or len(system.at_least) > len(base.at_least):
         system.settle()
         p = system.reduce(p)
     op, p = _standard(goal.op, p)
-    if _obvious(system, op, p):
+    if _obvious(system, op, p) or _natural(goal):
         return True
     if _sample(facts, goal):
         return False
@@ -91,7 +91,12 @@ def _proves(facts: Facts, goal: Relation) -> bool:
 
 def _positive(facts: Facts, divisor: Dim) -> bool:
     value = divisor.constant
-    return value > 0 if value is not None else proves(facts, Relation(">", divisor, Dim.of(0)))
+    if value is not None:
+        return value > 0
+    known = facts.memo.positive.get(divisor)
+    if known is None:
+        known = facts.memo.positive[divisor] = proves(facts, Relation(">", divisor, Dim.of(0)))
+    return known
 
 
 def _standard(op: RelationOp, p: Poly) -> tuple[RelationOp, Poly]:
@@ -118,6 +123,12 @@ def _obvious(system: System, op: RelationOp, p: Poly) -> bool:
             return value != 0 if value is not None else _never_zero(p)
         case _:
             return system.nonnegative(p)
+
+
+def _natural(goal: Relation) -> bool:
+    """Whether the goal compares a sum of products of non-negative factors with 0 or less."""
+    difference = goal.left - goal.right if goal.op == ">=" else goal.right - goal.left
+    return goal.op in (">=", "<=") and natural(difference)
 
 
 def _never_zero(p: Poly) -> bool:
@@ -154,7 +165,7 @@ def _by_cases(system: System, op: RelationOp, p: Poly) -> bool:
         if depth == 0:
             return False
         for split in _splits(system, p):
-            if left < len(split):
+            if left < len(split) or system.effort.left <= 0:
                 return False
             left -= len(split)
             if all(holds(case, case.reduce(p), depth - 1) for case in split):
@@ -190,11 +201,11 @@ def _splits(system: System, p: Poly) -> Iterator[tuple[System, ...]]:
     for name in near:
         op, a, b = system.parts.get(name, ("", {}, {}))
         value = variable(name)
-        if op == "min":
-            difference = add(a, b, -1)
+        if op in ("min", "max"):
+            below = add(b, a, -1) if op == "min" else add(a, b, -1)
             yield (
-                _assume(system, equal=add(value, a, -1), positive=scaled(difference, -1)),
-                _assume(system, equal=add(value, b, -1), positive=difference),
+                _assume(system, equal=add(value, a, -1), positive=below),
+                _assume(system, equal=add(value, b, -1), positive=scaled(below, -1)),
             )
         by = as_constant(b) if op == "/" else None
         if by is not None and 2 <= by <= 4:
@@ -225,7 +236,8 @@ def _nearby(system: System, p: Poly) -> list[str]:
 
 def _assume(system: System, *, equal: Poly | None = None, positive: Poly | None = None) -> System:
     """The system with one fact more: a polynomial is 0, or at least 0."""
-    case = system.fork()
+    system.effort.left -= 1000
+    case = system.fork(system.effort)
     if equal is not None:
         case.equalities.append(equal)
     if positive is not None:
@@ -256,9 +268,10 @@ def _clauses(facts: Facts, goal: Relation) -> Iterator[Relation]:
         found[Relation("==", Dim.of(name), Dim.of(1))] = None
     for divisor in goal.divisors():
         found[Relation(">", divisor, zero)] = None
+    found.pop(goal, None)
     clauses = [c for c in found if c.names() and not proves(facts, c)]
     clauses.sort(key=lambda c: (c.op == "==" and c.right.constant == 1, len(str(c)), str(c)))
-    return chain(clauses, [goal] if goal.names() else [])
+    return chain(clauses[: CLAUSES - 1], [goal] if goal.names() else [])
 
 
 def _atoms(dim: Dim) -> Iterator[Atom]:

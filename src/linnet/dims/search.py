@@ -16,7 +16,7 @@ LEVELS = (
     12,
     20,
 )  # the largest size tried, in turn; multiples of a known divisor go beyond
-STEPS = 2500  # sizes tried at each level
+STEPS = 1500  # sizes tried at each level
 SAMPLE_STEPS = 400
 LARGE = 10**6  # constants beyond this are not tried as sizes
 
@@ -29,7 +29,7 @@ def smallest(facts: Sequence[Relation], goal: Relation) -> Sizes | None:
     """
     near, far = _related(facts, goal.names())
     if not near and not goal.names():
-        return None if goal.holds({}) else {}
+        return {} if goal.negated().holds({}) else None
     if far and next(models(far), None) is None:
         return None
     plan = _Plan.of([*near, goal.negated()], goal.names())

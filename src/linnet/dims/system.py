@@ -1,7 +1,7 @@
 """What a set of facts says, in the form proofs are made from.
 
 Every operation that is not a polynomial becomes a variable: a floor division, which also gives `%`,
-and `min`, which also gives `max`. Then
+a `min`, a `max`. Then
 - an equality becomes a rule that replaces a variable, or a product, by what it equals; so does a
   divisibility fact `a % b == 0`, which says `a == b * (a / b)`;
 - everything else is a polynomial that is at least 0, and bounds on single variables.
@@ -13,11 +13,11 @@ by standing under a division bar.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from math import gcd
 
 from linnet.dims.dim import Atom, Dim, Relation
-from linnet.dims.linear import contradiction
+from linnet.dims.linear import Effort, contradiction
 from linnet.dims.poly import (
     UNIT,
     Frozen,
@@ -49,9 +49,13 @@ STEPS = 80  # equalities made into rules in a round
 PRODUCT_RULES = 10  # completed to at most this many
 DEGREE = 5  # of products formed while looking for a proof
 RESOLVENTS = 90  # polynomials tried together in one linear problem
+FACTS = 80  # inequalities kept at once
+TERMS = 60  # of a polynomial; longer ones are not used as facts
+BOUND = 2**40  # bounds beyond this are not kept
+EFFORT = 100_000  # spent on working facts into each other, and on each goal
 
 Part = tuple[str, Poly, Poly]
-"""An operation that became a variable: "/" or "min", and its two operands."""
+"""An operation that became a variable: "/", "min" or "max", and its two operands."""
 
 
 class System:
@@ -62,6 +66,7 @@ class System:
         "_index",
         "absurd",
         "at_least",
+        "effort",
         "equalities",
         "high",
         "low",
@@ -70,6 +75,7 @@ class System:
         "products",
         "rules",
         "unsettled",
+        "waiting",
     )
 
     def __init__(self) -> None:
@@ -82,7 +88,9 @@ class System:
         self.equalities: list[Poly] = []  # each is 0, still to be made into a rule
         self.nonzero: list[Poly] = []
         self.unsettled: list[str] = []  # parts whose sign is not yet known
+        self.waiting: tuple[Relation, ...] = ()  # facts whose divisors may be 0 or less
         self.absurd = False  # no sizes satisfy the facts
+        self.effort = Effort(EFFORT)
         self._index: dict[tuple[str, Frozen, Frozen], str] = {}
         self._base: list[Poly] | None = None
 
@@ -93,9 +101,10 @@ class System:
         system.learn(relations)
         return system
 
-    def fork(self) -> System:
-        """A copy to change."""
+    def fork(self, effort: Effort) -> System:
+        """A copy to change, which may spend this effort."""
         twin = System()
+        twin.effort = effort
         twin.rules = dict(self.rules)
         twin.products = list(self.products)
         twin.parts = dict(self.parts)
@@ -105,6 +114,7 @@ class System:
         twin.equalities = list(self.equalities)
         twin.nonzero = list(self.nonzero)
         twin.unsettled = list(self.unsettled)
+        twin.waiting = self.waiting
         twin.absurd = self.absurd
         twin._index = dict(self._index)
         twin._base = self._base
@@ -114,7 +124,8 @@ class System:
 
     def learn(self, relations: Iterable[Relation]) -> None:
         """Adds facts, each once its divisors are known to be positive, and works them in."""
-        waiting = sorted(relations, key=lambda r: (len(r.divisors()), r.left.key, r.right.key))
+        waiting = [*self.waiting, *relations]
+        waiting.sort(key=lambda r: (len(r.divisors()), r.left.key, r.right.key))
         while waiting:
             blocked: list[Relation] = []
             for relation in waiting:
@@ -124,8 +135,9 @@ class System:
                     blocked.append(relation)
             self.settle()
             if len(blocked) == len(waiting):
-                return
+                break
             waiting = blocked
+        self.waiting = tuple(waiting)
 
     def state(self, relation: Relation) -> None:
         """Adds a fact whose divisors are positive; `settle` must follow."""
@@ -148,11 +160,13 @@ class System:
         """Adds the fact that the polynomial is at least 0; `settle` must follow."""
         p = _tight(p)
         value = as_constant(p)
-        if value is None:
+        if value is not None:
+            self.absurd = self.absurd or value < 0
+        elif len(p) - (UNIT in p) == 1 and len(lead(p)) == 1:
+            self._bound_by(p)  # kept as a bound, also when the variable is replaced
+        elif not _unwieldy(p) and len(self.at_least) < FACTS:
             self.at_least[freeze(p)] = p
             self._base = None
-        elif value < 0:
-            self.absurd = True
 
     def settle(self) -> None:
         """Works the facts into each other until nothing changes."""
@@ -196,19 +210,27 @@ class System:
             rule = self.rules.get(atom.name)
             return variable(atom.name) if rule is None else rule
         a, b = (self.poly(arg) for arg in atom.args)
+        value = self._operation(atom, a, b)
+        # The form the value takes may hide that it is not negative.
+        if natural(atom) or (atom.op == "/" and self.nonnegative(a)):
+            if not self.nonnegative(value):
+                self.claim(value)
+        return value
+
+    def _operation(self, atom: Atom, a: Poly, b: Poly) -> Poly:
         match atom.op:
             case "/":
                 return self.quotient(a, b)
             case "%":
                 return add(a, mul(self.quotient(a, b), b), -1)
-            case "min":
-                return self.minimum(a, b)
-            case "max":
-                return add(add(a, b), self.minimum(a, b), -1)
+            case _:
+                return self.extreme(atom.op, a, b)
 
     def reduce(self, p: Poly) -> Poly:
         """An equal polynomial in which no rule applies."""
         p = substitute(p, self.rules)
+        if not self.products:
+            return p
         for _ in range(20):
             step = self._product_step(p)
             if step is None:
@@ -226,7 +248,7 @@ class System:
                         return add(p, times(change, rest), coefficient // by)
         return None
 
-    def quotient(self, num: Poly, den: Poly) -> Poly:
+    def quotient(self, num: Poly, den: Poly, *, unnest: bool = True) -> Poly:
         """The floor division of reduced polynomials, `den` positive where it is defined at all."""
         if not den:
             return self._part("/", num, den)  # by zero: a value of which nothing is known
@@ -241,12 +263,12 @@ class System:
         if by > 1:
             den = {mono: c // by for mono, c in den.items()}
             rest = {mono: c // by for mono, c in rest.items() if c // by}
-            return add(whole, self.quotient(rest, den))
+            return add(whole, self.quotient(rest, den, unnest=unnest))
         if not rest:
             return whole
         if shared and as_constant(den) is not None:
-            return add(whole, self.quotient(rest, den))
-        nested = self._unnest(rest, den)
+            return add(whole, self.quotient(rest, den, unnest=unnest))
+        nested = self._unnest(rest, den) if unnest else None
         if nested is not None:
             return add(whole, nested)
         return add(whole, self._part("/", rest, den))
@@ -263,24 +285,31 @@ class System:
         _, a, b = self.parts[inner[0]]
         b = self.reduce(b)
         total = self.reduce(add(a, mul(b, add(num, variable(inner[0]), -1))))
-        if not b or mentions(total, self.parts):
+        if not b or mentions(total, inner):
             return None
-        return self.quotient(total, self.reduce(mul(b, den)))
+        return self.quotient(total, self.reduce(mul(b, den)), unnest=False)
 
-    def minimum(self, a: Poly, b: Poly) -> Poly:
-        """The smaller of two reduced polynomials."""
-        difference = add(a, b, -1)
-        if self.nonnegative(scaled(difference, -1)):
-            return a
-        if self.nonnegative(difference):
-            return b
-        shared = {
-            mono: min(c, b[mono]) if c > 0 else max(c, b[mono])
-            for mono, c in a.items()
-            if mono in b and (c > 0) == (b[mono] > 0)
-        }
-        a, b = sorted((add(a, shared, -1), add(b, shared, -1)), key=freeze)
-        return add(shared, self._part("min", a, b))
+    def extreme(self, op: str, a: Poly, b: Poly) -> Poly:
+        """The smaller ("min") or larger ("max") of two reduced polynomials."""
+        operands = sorted([*self._operands(op, a), *self._operands(op, b)], key=freeze)
+        result = operands[0]
+        for operand in operands[1:]:
+            difference = add(result, operand, -1)
+            if self.nonnegative(difference):
+                result = operand if op == "min" else result
+            elif self.nonnegative(scaled(difference, -1)):
+                result = result if op == "min" else operand
+            else:
+                result = self._part(op, result, operand)
+        return result
+
+    def _operands(self, op: str, p: Poly) -> list[Poly]:
+        """What the polynomial is the minimum or maximum of: itself, if it is neither."""
+        if len(p) == 1 and len(lead(p)) == 1 and p[lead(p)] == 1:
+            inner, a, b = self.parts.get(lead(p)[0], ("", {}, {}))
+            if inner == op:
+                return [*self._operands(op, a), *self._operands(op, b)]
+        return [p]
 
     def _part(self, op: str, a: Poly, b: Poly) -> Poly:
         """The variable that stands for an operation, made on its first use."""
@@ -293,7 +322,7 @@ class System:
                 self.parts[name] = (op, a, b)
                 self.unsettled.append(name)
                 self._base = None
-                if op == "min" or b:
+                if op != "/" or b:
                     self._settle_sign(name)
         return self.reduce(variable(name))
 
@@ -311,14 +340,20 @@ class System:
 
     def nonnegative(self, p: Poly) -> bool:
         """Whether the polynomial is at least 0 by the bounds of its variables alone."""
-        shifted = self.shift(p)
-        return all(c > 0 and not self.free(mono) for mono, c in shifted.items())
+        low = self.low
+        for mono, coefficient in self.shift(p).items():
+            if coefficient < 0 or any(name not in low for name in mono):
+                return False
+        return True
 
     def shift(self, p: Poly) -> Poly:
         """The polynomial in variables that are measured from their lower bounds."""
-        moved = {
-            name: {(name,): 1, UNIT: low} for name in variables(p) if (low := self.low.get(name, 0))
-        }
+        moved: dict[str, Poly] = {}
+        for mono in p:
+            for name in mono:
+                low = self.low.get(name)
+                if low and name not in moved:
+                    moved[name] = {(name,): 1, UNIT: low}
         return substitute(p, moved) if moved else p
 
     def free(self, mono: Mono) -> bool:
@@ -356,19 +391,33 @@ class System:
     # Equalities become rules
 
     def _solve(self) -> None:
+        waiting = self.equalities
+        self.equalities = []
+        changed: Container[str] | None = None  # variables that have new rules; None if any may have
         for _ in range(STEPS):
-            if self.absurd or not self.equalities:
+            waiting = [
+                p if changed is not None and not mentions(p, changed) else self._simplified(p)
+                for p in waiting
+            ]
+            waiting = [p for p in waiting if p]
+            if not waiting or self.absurd:
                 return
-            p = self._simplified(self.reduce(self.equalities.pop()))
-            if not p:
-                continue
-            if as_constant(p) is not None:
-                self.absurd = True
-                return
-            by = content(c for mono, c in p.items() if mono)
-            if p.get(UNIT, 0) % by:
-                self.absurd = True
-                return
+            # The simplest first: a short equality makes the others shorter.
+            p = min(waiting, key=_complexity)
+            waiting.remove(p)
+            rules, products = set(self.rules), list(self.products)
+            self._solve_one(p)
+            changed = self.rules.keys() - rules if products == self.products else None
+            if self.equalities:
+                waiting.extend(map(self._simplified, self.equalities))
+                self.equalities = []
+
+    def _solve_one(self, p: Poly) -> None:
+        """Makes a rule of the simplified equality `p == 0`."""
+        by = content(c for mono, c in p.items() if mono)
+        if by == 0 or p.get(UNIT, 0) % by:
+            self.absurd = True
+        elif not _unwieldy(p):
             name = self._eliminable(p)
             if name is not None:
                 self._replace(name, scaled(add(p, {(name,): p[(name,)]}, -1), -p[(name,)]))
@@ -376,7 +425,8 @@ class System:
                 self._add_product(p)
 
     def _simplified(self, p: Poly) -> Poly:
-        """A polynomial that is 0 exactly where `p` is, without factors that cannot be 0."""
+        """A reduced polynomial that is 0 where `p` is, without factors that cannot be 0."""
+        p = self.reduce(p)
         if not p:
             return p
         shared = tuple(name for name in common_mono(p) if self.low.get(name, 0) > 0)
@@ -460,7 +510,7 @@ class System:
                 continue
             self._index.pop((op, freeze(a), freeze(b)), None)
             del self.parts[name]
-            value = self.quotient(new_a, new_b) if op == "/" else self.minimum(new_a, new_b)
+            value = self.quotient(new_a, new_b) if op == "/" else self.extreme(op, new_a, new_b)
             if name in self.parts:
                 continue  # an operation of the same name: it is this one
             difference = add(self.reduce(variable(name)), self.reduce(value), -1)
@@ -477,30 +527,36 @@ class System:
         """Settles the sign of an operation whose operands' signs need a proof."""
         for name in self.unsettled:
             op, a, b = self.parts.get(name, ("", {}, {}))
-            if op == "/" and b and self.refutes(a):
+            signs = [p for p in (a, b) if self.nonnegative(p) or self.refutes(p, thorough=False)]
+            if (op == "/" and b and a in signs) or (op == "min" and len(signs) == 2):
                 return self._raise(name, 0)
-            if op == "min" and all(self.nonnegative(p) or self.refutes(p) for p in (a, b)):
+            if op == "max" and signs:
                 return self._raise(name, 0)
         return False
 
     def _settle_sign(self, name: str) -> None:
         """Gives the variable of an operation the lower bound of its operands, if they have one."""
         op, a, b = self.parts[name]
-        low = self.least(a) if not self.nonnegative(a) else max(0, self.least(a) or 0)
-        if low is None:
-            return
+        first, second = self._floor(a), self._floor(b)
         by = as_constant(b)
         if op == "min":
-            other = self.least(b) if not self.nonnegative(b) else max(0, self.least(b) or 0)
-            if other is not None:
-                self._raise(name, min(low, other))
-        elif by is not None and by > 0:
-            self._raise(name, low // by)
-        elif low >= 0:
+            if first is not None and second is not None:
+                self._raise(name, min(first, second))
+        elif op == "max":
+            if first is not None or second is not None:
+                self._raise(name, max(x for x in (first, second) if x is not None))
+        elif first is not None and by is not None and by > 0:
+            self._raise(name, first // by)
+        elif first is not None and first >= 0:
             self._raise(name, 1 if self.nonnegative(add(a, b, -1)) else 0)
 
+    def _floor(self, p: Poly) -> int | None:
+        """A lower bound of the polynomial, if one is easily seen."""
+        low = self.least(p)
+        return max(0, low or 0) if self.nonnegative(p) else low
+
     def _raise(self, name: str, low: int) -> bool:
-        if name in self.low and self.low[name] >= low:
+        if (name in self.low and self.low[name] >= low) or abs(low) > BOUND:
             return False
         self.low[name] = low
         self._base = None
@@ -509,7 +565,9 @@ class System:
     def _renew_inequalities(self) -> None:
         for key, p in list(self.at_least.items()):
             reduced = self._slimmed(self.reduce(p))
-            if reduced != p:
+            if self.nonnegative(reduced):
+                del self.at_least[key]  # it says no more than the bounds do
+            elif reduced != p:
                 del self.at_least[key]
                 self.claim(reduced)
         for p in list(self.at_least.values()):
@@ -592,7 +650,7 @@ class System:
         return self._meet(name)
 
     def _set_high(self, name: str, high: int) -> bool:
-        if name in self.high and self.high[name] <= high:
+        if (name in self.high and self.high[name] <= high) or abs(high) > BOUND:
             return False
         self.high[name] = high
         return self._meet(name)
@@ -626,6 +684,9 @@ class System:
             if op == "min":
                 yield add(a, value, -1)
                 yield add(b, value, -1)
+            elif op == "max":
+                yield add(value, a, -1)
+                yield add(value, b, -1)
             elif b:
                 rest = add(a, mul(b, value), -1)
                 yield rest
@@ -634,13 +695,15 @@ class System:
             if name not in self.rules:
                 yield add(constant(high), variable(name), -1)
 
-    def refutes(self, p: Poly) -> bool:
+    def refutes(self, p: Poly, *, thorough: bool = True) -> bool:
         """Whether `p < 0` contradicts the facts, so that `p >= 0` follows from them."""
         if self.absurd:
             return True
         opposite = add(scaled(self.shift(p), -1), constant(-1))
-        return contradiction(self._near(opposite, 1), self.free) or contradiction(
-            self._near(opposite, 3), self.free
+        return any(
+            self.effort.left > 0
+            and contradiction(self._near(opposite, rounds), self.free, self.effort)
+            for rounds in ((1, 3) if thorough else (1,))
         )
 
     def _near(self, start: Poly, rounds: int) -> list[Poly]:
@@ -652,19 +715,24 @@ class System:
         for _ in range(rounds):
             added: list[Poly] = []
             for p in frontier:
-                for multiple in self._cancelling(p, base, cross=rounds > 1):
+                for multiple in self._cancelling(p, base, start if rounds > 1 else None):
+                    self.effort.left -= 4 * len(multiple)
                     key = freeze(multiple)
-                    if key not in found and len(found) < RESOLVENTS:
+                    if key not in found:
                         found[key] = multiple
                         added.append(multiple)
+                        if len(found) == RESOLVENTS or self.effort.left < 0:
+                            return list(found.values())
             frontier = added
         return list(found.values())
 
-    def _cancelling(self, p: Poly, base: list[Poly], *, cross: bool) -> Iterator[Poly]:
+    def _cancelling(self, p: Poly, base: list[Poly], start: Poly | None) -> Iterator[Poly]:
+        """Multiples of the base in which a term of `p` cancels, and of `start` to match the base."""
         for mono, coefficient in p.items():
             if not mono or (coefficient < 0 and not self.free(mono)):
                 continue
             for other in base:
+                self.effort.left -= len(other)
                 for target, weight in other.items():
                     if not target or (weight > 0) == (coefficient > 0):
                         continue
@@ -675,13 +743,35 @@ class System:
                         continue
                     if not down:
                         yield times(other, up)
-                    elif cross and shared:
+                    elif shared and (p is start or other is start):
                         yield times(other, up)
                         yield times(p, down)
 
 
+def natural(of: Dim | Atom) -> bool:
+    """Whether it is at least 0 by its shape, given that its divisors are positive."""
+    if isinstance(of, Dim):
+        return all(c > 0 and all(map(natural, product)) for product, c in of.terms)
+    match of.op:
+        case "/" | "max":
+            return natural(of.args[0]) or (of.op == "max" and natural(of.args[1]))
+        case "min":
+            return natural(of.args[0]) and natural(of.args[1])
+        case _:
+            return True
+
+
 def _stands_in(name: str, rule: tuple[Mono, int, Poly]) -> bool:
     return name in rule[0] or mentions(rule[2], (name,))
+
+
+def _complexity(p: Poly) -> tuple[int, int, Frozen]:
+    return (len(p), sum(map(len, p)), freeze(p))
+
+
+def _unwieldy(p: Poly) -> bool:
+    """Whether the polynomial is too large to reason with in good time."""
+    return len(p) > TERMS or any(len(m) > 2 * DEGREE or abs(c) > BOUND for m, c in p.items())
 
 
 def _without(p: Poly, mono: Mono) -> Poly:
