@@ -41,7 +41,6 @@ from linnet.dims.poly import (
     text,
     times,
     variable,
-    variables,
 )
 
 ROUNDS = 8  # of working facts into each other
@@ -727,7 +726,7 @@ class System:
         return list(found.values())
 
     def _cancelling(self, p: Poly, base: list[Poly], start: Poly | None) -> Iterator[Poly]:
-        """Multiples of the base in which a term of `p` cancels, and of `start` to match the base."""
+        """Multiples of the base in which a term of `p` cancels, and of `start` to match them."""
         for mono, coefficient in p.items():
             if not mono or (coefficient < 0 and not self.free(mono)):
                 continue
