@@ -31,7 +31,7 @@ class Reference:
     def __call__(self, entry: str, *inputs: Any, **generics: int) -> Any:
         from linnet.reference import evaluate
 
-        arrays = [np.asarray(i) for i in inputs]
+        arrays = list(inputs)
         return evaluate(self.program, entry, arrays, self.members, self.state, generics)
 
 
