@@ -1,0 +1,773 @@
+"""What generated modules call beside PyTorch itself: arithmetic with the language's edges, and
+native implementations of std's ops with the table that says where each may run.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from linnet.backends import Kernel, Sample, call_dims, call_dtype
+from linnet.core.derive import shape_of
+from linnet.core.ir import Call, Node, Result
+from linnet.diagnostics import PlanError
+from linnet.policy import Policy
+from linnet.types import F16, F32, F64, U16, U32, U64
+
+Number = bool | int | float
+
+# ---------------------------------------------------------------- constants
+
+
+class once:
+    """A function of sizes alone that runs once for each of them and for each device.
+
+    The results of the last few sizes are kept.
+    """
+
+    KEPT = 8
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.__doc__ = function.__doc__
+        self._known: OrderedDict[tuple[object, ...], Any] = OrderedDict()
+
+    def __call__(self, *sizes: int) -> Any:
+        key = (self.function.__globals__["DEVICE"], *sizes)
+        if key in self._known:
+            return self._known[key]
+        # A tensor made in inference mode could not be used where gradients are wanted.
+        with torch.inference_mode(False), torch.no_grad():
+            value = self.function(*sizes)
+        self._known[key] = value
+        if len(self._known) > self.KEPT:
+            self._known.popitem(last=False)
+        return value
+
+
+# ---------------------------------------------------------------- arithmetic
+
+
+def int_div(a: Tensor, b: Tensor | Number) -> Tensor:
+    """`a / b` toward zero; by 0 it is 0, and the lowest value by -1 is itself."""
+    b = torch.as_tensor(b, dtype=a.dtype, device=a.device)
+    if not a.dtype.is_signed:
+        zero = b == 0
+        quotient = torch.div(a, torch.where(zero, 1, b), rounding_mode="trunc")
+        return torch.where(zero, 0, quotient)
+    zero, minus = b == 0, b == -1
+    quotient = torch.div(a, torch.where(zero | minus, 1, b), rounding_mode="trunc")
+    return torch.where(zero, 0, torch.where(minus, -a, quotient))
+
+
+def int_rem(a: Tensor, b: Tensor | Number) -> Tensor:
+    """`a % b` with the sign of a; by 0 it is a."""
+    b = torch.as_tensor(b, dtype=a.dtype, device=a.device)
+    zero = b == 0
+    unsafe = zero | (b == -1) if a.dtype.is_signed else zero
+    return torch.where(zero, a, torch.fmod(a, torch.where(unsafe, 1, b)))
+
+
+def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """x in the dtype: from a float to an integer truncated and saturated, NaN giving 0."""
+    if x.dtype is torch.uint64 and dtype.is_floating_point:
+        low = x.view(torch.int64)
+        half = ((low >> 1) & _MAX) | (low & 1)  # the last bit decides how it rounds
+        return torch.where(low < 0, half.to(dtype) * 2, low.to(dtype))
+    if not x.dtype.is_floating_point or dtype.is_floating_point:
+        return x.to(dtype)
+    return _saturated(x.float() if x.dtype.itemsize == 2 else x, dtype)
+
+
+def _saturated(x: Tensor, dtype: torch.dtype) -> Tensor:
+    info = torch.iinfo(dtype)
+    x = x.nan_to_num(0.0, float("inf"), float("-inf"))
+    if dtype is torch.uint64:
+        upper = x >= 2.0**63
+        low = torch.where(upper, 0, x.clamp(min=0)).to(torch.int64)
+        high = (torch.where(upper, x, 2.0**63).clamp(max=2.0**64) - 2.0**63).to(torch.float64)
+        beyond = high >= 2.0**63
+        bits = torch.where(beyond, 0, high).to(torch.int64) | _MIN
+        bits = torch.where(beyond, -1, bits)
+        return torch.where(upper, bits, low).view(torch.uint64)
+    top = float(info.max) + 1 if info.max > 2**24 else float(info.max)
+    wide = dtype if dtype not in (torch.uint16, torch.uint32) else torch.int64
+    over = x >= top
+    inside = torch.where(over, 0, x.clamp(min=float(info.min))).to(wide)
+    return torch.where(over, info.max, inside).to(dtype)
+
+
+def extremum(op: str, x: Tensor, axes: Sequence[int]) -> Tensor:
+    """The largest (smallest) along the axes; of no elements the dtype's lowest (highest) value."""
+    if all(x.shape[axis] for axis in axes):
+        return x.amax(tuple(axes)) if op == "max" else x.amin(tuple(axes))
+    if x.dtype.is_floating_point:
+        end = float("-inf") if op == "max" else float("inf")
+    else:
+        end = torch.iinfo(x.dtype).min if op == "max" else torch.iinfo(x.dtype).max
+    kept = [n for axis, n in enumerate(x.shape) if axis not in axes]
+    return torch.full(kept, end, dtype=x.dtype, device=x.device)
+
+
+def within(index: Tensor, extent: int, access: str) -> Tensor:
+    """The index, every one of which lies inside the axis; else a PlanError names the access."""
+    outside = (index < 0) | (index >= extent)
+    if bool(outside.any()):
+        first = int(index[outside].flatten()[0])
+        raise PlanError(f"{access}: index {first} lies outside 0..{extent - 1}")
+    return index
+
+
+# ---------------------------------------------------------------- u16, u32, u64
+
+_MIN, _MAX = -(2**63), 2**63 - 1
+
+
+def unsigned(op: str, dtype: torch.dtype, *values: Tensor | Number) -> Tensor:
+    """The operation on u16, u32 or u64, for which PyTorch has no arithmetic: through i64."""
+    # u64 keeps its bits as an i64; only what depends on the sign differs there.
+    signed = [v.to(torch.int64) if isinstance(v, Tensor) else _bits(v) for v in values]
+    if dtype is torch.uint64 and op in _U64:
+        return _narrow(_U64[op](*_tensors(signed)), dtype, op)
+    return _narrow(_I64[op](*_tensors(signed)), dtype, op)
+
+
+def unsigned_reduce(op: str, x: Tensor, axes: Sequence[int]) -> Tensor:
+    """A sum, product or extremum of u16, u32 or u64."""
+    wide = x.to(torch.int64)
+    match op:
+        case "sum":
+            return wide.sum(tuple(axes)).to(x.dtype)
+        case "prod":
+            for axis in sorted(axes, reverse=True):
+                wide = wide.prod(axis)
+            return wide.to(x.dtype)
+        case _:
+            flip = _MIN if x.dtype is torch.uint64 else 0
+            if not all(x.shape[axis] for axis in axes):
+                kept = [n for axis, n in enumerate(x.shape) if axis not in axes]
+                end = 0 if op == "max" else torch.iinfo(x.dtype).max
+                return torch.full(kept, end, dtype=x.dtype, device=x.device)
+            return (extremum(op, wide ^ flip, axes) ^ flip).to(x.dtype)
+
+
+def _bits(value: Number) -> int:
+    number = int(value)
+    return number - 2**64 if number > _MAX else number
+
+
+def _tensors(values: list[Tensor | int]) -> list[Tensor]:
+    device = next((v.device for v in values if isinstance(v, Tensor)), None)
+    return [torch.as_tensor(v, dtype=torch.int64, device=device) for v in values]
+
+
+def _narrow(x: Tensor, dtype: torch.dtype, op: str) -> Tensor:
+    return x if x.dtype is torch.bool else x.to(dtype)
+
+
+def _u64_less(a: Tensor, b: Tensor) -> Tensor:
+    return (a ^ _MIN) < (b ^ _MIN)
+
+
+def _u64_div(a: Tensor, b: Tensor) -> Tensor:
+    """Through the half of a, which fits i64; a divisor past i64 goes at most once."""
+    half = int_div((a >> 1) & _MAX, torch.where(b < 0, 1, b)) << 1
+    rest = a - half * b
+    quotient = half + (~_u64_less(rest, b)).to(torch.int64)
+    quotient = torch.where(b < 0, (~_u64_less(a, b)).to(torch.int64), quotient)
+    return torch.where(b == 0, 0, quotient)
+
+
+def _u64_shr(a: Tensor, n: Tensor) -> Tensor:
+    moved = ((a >> 1) & _MAX) >> (n - 1)
+    return torch.where(n == 0, a, torch.where((n < 0) | (n > 63), 0, moved))
+
+
+def _shl(a: Tensor, n: Tensor) -> Tensor:
+    return torch.where((n < 0) | (n > 63), 0, a << n)
+
+
+_I64: dict[str, Callable[..., Tensor]] = {
+    "neg": torch.neg,
+    "not": torch.bitwise_not,
+    "abs": torch.clone,
+    "add": torch.add,
+    "sub": torch.sub,
+    "mul": torch.mul,
+    "div": int_div,
+    "rem": int_rem,
+    "min": torch.minimum,
+    "max": torch.maximum,
+    "and": torch.bitwise_and,
+    "or": torch.bitwise_or,
+    "xor": torch.bitwise_xor,
+    "shl": _shl,
+    "shr": lambda a, n: torch.where(n > 63, 0, a >> n),
+    "eq": torch.eq,
+    "ne": torch.ne,
+    "lt": torch.lt,
+    "le": torch.le,
+    "gt": torch.gt,
+    "ge": torch.ge,
+}
+_U64: dict[str, Callable[..., Tensor]] = {
+    "div": _u64_div,
+    "rem": lambda a, b: torch.where(b == 0, a, a - _u64_div(a, b) * b),
+    "min": lambda a, b: torch.where(_u64_less(a, b), a, b),
+    "max": lambda a, b: torch.where(_u64_less(a, b), b, a),
+    "shr": _u64_shr,
+    "lt": _u64_less,
+    "le": lambda a, b: ~_u64_less(b, a),
+    "gt": lambda a, b: _u64_less(b, a),
+    "ge": lambda a, b: ~_u64_less(a, b),
+}
+
+
+# ---------------------------------------------------------------- lookups and masks
+
+
+def embedding(ids: Tensor, table: Tensor) -> Tensor:
+    """Rows of the table; an id outside it reads the nearest row."""
+    return F.embedding(ids.clamp(0, table.shape[0] - 1), table)
+
+
+def causal_mask(*, Q: int, K: int, device: torch.device) -> Tensor:
+    """`[Q, K]`, true where key j <= query i + K - Q."""
+    return torch.ones((Q, K), dtype=torch.bool, device=device).tril(K - Q)
+
+
+def argmax(x: Tensor) -> Tensor:
+    """The index of the largest of the last axis: the first of equals, the first NaN."""
+    if x.shape[-1] == 0:
+        return torch.full(x.shape[:-1], 2**31 - 1, dtype=torch.int32, device=x.device)
+    return x.argmax(-1).int()
+
+
+# ---------------------------------------------------------------- caches
+
+# Each writes into a `[B, H, S, D]` cache and drops what lies outside. On a CPU a position is read
+# as a Python number; elsewhere that would wait for the device, so what lies outside is written
+# back as it was.
+
+
+def write_at_(cache: Tensor, value: Tensor, at: Tensor | int) -> None:
+    """`value` at position `at` of every row."""
+    write_span_(cache, value, at)
+
+
+def write_span_(cache: Tensor, value: Tensor, at: Tensor | int) -> None:
+    """`value` at positions `at` to `at + N - 1` of every row."""
+    size, count = cache.shape[2], value.shape[2]
+    if cache.device.type == "cpu":
+        start = int(at)
+        first, last = max(start, 0), min(start + count, size)
+        if first < last:
+            cache[:, :, first:last] = value[:, :, first - start : last - start]
+        return
+    _put_span(cache, value, at)
+
+
+def _put_span(cache: Tensor, value: Tensor, at: Tensor | int) -> None:
+    """`write_span_` without waiting for the device."""
+    place = at + torch.arange(value.shape[2], device=cache.device)
+    rows = torch.arange(cache.shape[0], device=cache.device)[:, None]
+    _put(cache, rows, place[None, :], value.transpose(1, 2))
+
+
+def write_rows_(cache: Tensor, value: Tensor, at: Tensor) -> None:
+    """`value[b]` at position `at[b]` of each row b."""
+    rows = torch.arange(cache.shape[0], device=cache.device)
+    _put(cache, rows, at.long(), value[:, :, 0])
+
+
+def write_slot_(cache: Tensor, value: Tensor, slot: Tensor | int, at: Tensor | int) -> None:
+    """`value` at positions `at` to `at + N - 1` of one row."""
+    write_slots_(cache, value, torch.as_tensor(slot, device=cache.device).reshape(1), at)
+
+
+def write_slots_(cache: Tensor, value: Tensor, slots: Tensor, at: Tensor | int) -> None:
+    """`value[m]` at positions `at` to `at + N - 1` of row `slots[m]`."""
+    place = at + torch.arange(value.shape[2], device=cache.device)
+    _put(cache, slots.long()[:, None], place[None, :], value.transpose(1, 2))
+
+
+def write_tokens_(cache: Tensor, value: Tensor, rows: Tensor, at: Tensor) -> None:
+    """Token p of `value` at (rows[p], at[p])."""
+    _put(cache, rows.long(), at.long(), value[0].transpose(0, 1))
+
+
+def _put(cache: Tensor, rows: Tensor, at: Tensor, value: Tensor) -> None:
+    """`cache[rows, :, at] = value` where both lie inside; nothing else changes."""
+    inside = (rows >= 0) & (rows < cache.shape[0]) & (at >= 0) & (at < cache.shape[2])
+    rows, at = rows.expand(inside.shape), at.expand(inside.shape)
+    if cache.device.type == "cpu":
+        if not bool(inside.all()):
+            rows, at, value = rows[inside], at[inside], value[inside]
+        cache[rows, :, at] = value
+        return
+    # Outside pairs write (0, 0) as a valid write there would leave it, or as it was.
+    rows, at = torch.where(inside, rows, 0), torch.where(inside, at, 0)
+    corner = (inside & (rows == 0) & (at == 0)).flatten()
+    source = torch.where(corner, torch.arange(corner.numel(), device=cache.device), -1).amax()
+    flat = value.reshape(-1, *value.shape[-2:])
+    kept = torch.where(
+        source >= 0, flat.index_select(0, source.clamp(min=0)[None])[0], cache[0, :, 0]
+    )
+    cache[rows, :, at] = torch.where(inside[..., None, None], value, kept)
+
+
+def _copying(write: Callable[..., None]) -> Callable[..., Tensor]:
+    def written(cache: Tensor, *rest: Tensor) -> Tensor:
+        cache = cache.clone()
+        write(cache, *rest)
+        return cache
+
+    written.__doc__ = f"A copy of the cache, with {write.__doc__}"
+    return written
+
+
+write_at = _copying(write_at_)
+write_span = _copying(write_span_)
+write_rows = _copying(write_rows_)
+write_slot = _copying(write_slot_)
+write_slots = _copying(write_slots_)
+write_tokens = _copying(write_tokens_)
+
+
+# ---------------------------------------------------------------- activations, norms, products
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`x @ weight.T`, accumulated in f32 and rounded once, then the bias."""
+    product = F.linear(x, weight)
+    return product if bias is None else product + bias
+
+
+def softmax(x: Tensor) -> Tensor:
+    """The softmax of the last axis, in f32."""
+    return F.softmax(x, -1, dtype=torch.float32).to(x.dtype)
+
+
+def gelu(x: Tensor) -> Tensor:
+    """GELU in its tanh form."""
+    return F.gelu(x, approximate="tanh")
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float | Tensor) -> Tensor:
+    """`x / sqrt(mean(x^2) + eps) * weight` over the last axis; the quotient in f32."""
+    if x.dtype in (torch.bfloat16, torch.float16):
+        wide = x.float()
+        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+        return wide.to(x.dtype) * weight
+    return F.rms_norm(x, weight.shape, weight, float(eps))
+
+
+def layer_norm(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, eps: float | Tensor
+) -> Tensor:
+    """`(x - mean) / sqrt(variance + eps) * weight + bias` over the last axis."""
+    return F.layer_norm(x, weight.shape, weight, bias, float(eps))
+
+
+def swiglu(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    """`down(silu(gate x) * up x)`."""
+    return F.linear(F.silu(F.linear(x, gate)) * F.linear(x, up), down)
+
+
+# ---------------------------------------------------------------- attention
+
+
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, scale: float | Tensor, mask: Tensor | None = None
+) -> Tensor:
+    """Softmax attention; a query that may see nothing gets the mean of all values.
+
+    Heads of the query may share a head of the keys; the mask is `[Q, K]` or, a row at a time,
+    `[B, Q, K]`. Computed in the dtype of the inputs.
+    """
+    if isinstance(scale, Tensor):
+        query, scale = query * scale.to(query.dtype), 1.0
+    bias = None
+    if mask is not None:
+        # Not -inf: a row of nothing else must be uniform. It swallows every real score.
+        bias = torch.where(mask, 0.0, -1e30).to(query.dtype)
+        bias = bias[:, None] if mask.ndim == 3 else bias
+    return F.scaled_dot_product_attention(
+        query, key, value, attn_mask=bias, scale=scale, enable_gqa=query.shape[1] != key.shape[1]
+    )
+
+
+def attention_f32(
+    query: Tensor, key: Tensor, value: Tensor, scale: float | Tensor, mask: Tensor | None = None
+) -> Tensor:
+    """`attention` computed in f32 and rounded once."""
+    return attention(query.float(), key.float(), value.float(), scale, mask).to(query.dtype)
+
+
+def sink_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    sinks: Tensor,
+    scale: float | Tensor,
+    mask: Tensor,
+) -> Tensor:
+    """Attention with a logit of each head that takes part in the softmax and has no value."""
+    rows, heads, queries, width = query.shape
+    groups = key.shape[1]
+    wide = query.float().reshape(rows, groups, heads // groups, queries, width)
+    scores = torch.einsum("bhgqd,bhkd->bhgqk", wide, key.float()) * scale
+    scores = torch.where(mask[:, None, None], scores, -1e30)
+    sink = sinks.float().reshape(1, groups, -1, 1, 1).expand(*scores.shape[:-1], 1)
+    weights = torch.cat((scores, sink), -1).softmax(-1)[..., :-1]
+    mixed = torch.einsum("bhgqk,bhkd->bhgqd", weights, value.float())
+    return mixed.reshape(query.shape).to(query.dtype)
+
+
+def paged_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    table: Tensor,
+    positions: Tensor,
+    scale: float | Tensor,
+    *,
+    Size: int,
+) -> Tensor:
+    """One query for each row over its pages, up to its position, computed in f32."""
+    length = table.shape[1] * Size
+    inside = torch.arange(Size, dtype=torch.int32, device=table.device)
+    places = (table[:, :, None] * Size + inside).clamp(0, key.shape[2] - 1).reshape(-1, length)
+    keys = key[0][:, places].transpose(0, 1)
+    values = value[0][:, places].transpose(0, 1)
+    seen = torch.arange(length, device=table.device) <= positions[:, None]
+    return attention_f32(query, keys, values, scale, seen[:, None])
+
+
+def paged_prefill_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    table: Tensor,
+    rows: Tensor,
+    positions: Tensor,
+    scale: float | Tensor,
+    *,
+    Size: int,
+) -> Tensor:
+    """Packed queries, each over the pages of its row, up to its position, computed in f32.
+
+    Every row's pages are gathered once, side by side; a query sees those of its own row.
+    """
+    count, length = table.shape[0], table.shape[1] * Size
+    inside = torch.arange(Size, dtype=torch.int32, device=table.device)
+    places = (table[:, :, None] * Size + inside).clamp(0, key.shape[2] - 1).flatten()
+    own = torch.arange(count, device=table.device) == rows.clamp(0, count - 1)[:, None]
+    seen = torch.arange(length, device=table.device) <= positions[:, None]
+    bias = torch.where(seen, 0.0, -1e30)[:, None].expand(-1, count, -1)
+    # Another row's keys are not even part of the mean that a query which sees nothing gets.
+    bias = torch.where(own[:, :, None], bias, float("-inf")).reshape(-1, count * length)
+    mixed = F.scaled_dot_product_attention(
+        query.float() * scale,
+        key[:, :, places].float(),
+        value[:, :, places].float(),
+        attn_mask=bias,
+        scale=1.0,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    return mixed.to(query.dtype)
+
+
+# ---------------------------------------------------------------- losses
+
+
+def token_log_probs(logits: Tensor, targets: Tensor) -> Tensor:
+    """The log-probability of each row's target, in f32."""
+    targets = targets.clamp(0, logits.shape[1] - 1)
+    return -F.cross_entropy(logits.float(), targets, reduction="none")
+
+
+def cross_entropy(logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+    """The sum of `weights * -log p(targets)`; a weight of 0 removes its row."""
+    loss = -token_log_probs(logits, targets)
+    return torch.where(weights == 0, 0.0, weights * loss).sum()
+
+
+def linear_token_log_probs(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+    """`token_log_probs` of the output head's logits."""
+    return token_log_probs(F.linear(hidden, weight), targets)
+
+
+def linear_cross_entropy(
+    hidden: Tensor, weight: Tensor, targets: Tensor, weights: Tensor
+) -> Tensor:
+    """`cross_entropy` of the output head's logits."""
+    return cross_entropy(F.linear(hidden, weight), targets, weights)
+
+
+def log_softmax(logits: Tensor) -> Tensor:
+    """The log-softmax of the last axis, in f32."""
+    return F.log_softmax(logits, -1, dtype=torch.float32)
+
+
+# ---------------------------------------------------------------- the table
+
+
+def _float(call: Call) -> str | None:
+    return None if call_dtype(call).is_float else "only floats"
+
+
+def _arithmetic(call: Call) -> str | None:
+    dtype = call_dtype(call)
+    return f"PyTorch does not compare {dtype}" if dtype in (U16, U32, U64) else None
+
+
+def _one_shard(call: Call) -> str | None:
+    shards = call_dims(call)["Shards"]
+    return None if shards == 1 else f"for Shards = 1, not {shards or 'a size of the call'}"
+
+
+def _is_f32(call: Call) -> str | None:
+    dtype = call_dtype(call)
+    return None if dtype == F32 else f"computes in {dtype}, the op in f32"
+
+
+def _no_unseen_row(call: Call) -> str | None:
+    """In f16 the score of an unseen key is -inf, and a query that sees none would be NaN."""
+    dtype = call_dtype(call)
+    if dtype == F64:
+        return "computes in f64, the op in f32"
+    masks = [x for p, x in zip(call.function.params, call.inputs, strict=True) if p.name == "mask"]
+    if dtype != F16 or all(_sees_itself(mask) for mask in masks):
+        return None
+    return "f16 cannot hold the score of an unseen key"
+
+
+def _sees_itself(mask: Node) -> bool:
+    """The mask is a causal one with a key for every query."""
+    match mask:
+        case Result(Call(function)) if str(function.op) == "std.nn.attention::causal_mask":
+            queries, keys = shape_of(mask)
+            return queries == keys
+        case _:
+            return False
+
+
+def _elementwise(policy: Policy, run: str) -> tuple[Kernel, ...]:
+    samples = Sample({"S_0": 3, "S_1": 7}), Sample({"S_0": 0, "S_1": 2}), Sample({})
+    return (Kernel(policy, run, samples),)
+
+
+def _attention(*samples: Sample) -> tuple[Kernel, ...]:
+    mask, numbers = frozenset({"mask"}), frozenset({"scale"})
+    return (
+        Kernel("fast", "kernels.attention", samples, _no_unseen_row, mask, numbers=numbers),
+        Kernel("equivalent", "kernels.attention", samples, _is_f32, mask, numbers=numbers),
+        Kernel("equivalent", "kernels.attention_f32", samples, named=mask, numbers=numbers),
+    )
+
+
+def _writing(policy: Policy, name: str, *samples: Sample) -> tuple[Kernel, ...]:
+    numbers = frozenset({"at", "slot"})
+    run = f"kernels.{name}"
+    return (Kernel(policy, run, samples, in_place=f"{run}_", numbers=numbers),)
+
+
+def _simple(policy: Policy, run: str, *samples: Sample, **options: Any) -> tuple[Kernel, ...]:
+    return (Kernel(policy, run, samples, **options),)
+
+
+_HEADS = {"B": 2, "H": 6, "Q": 3, "K": 5, "D": 8}
+_GROUPS = {**_HEADS, "Hk": 2}
+_STEP = {"Q": 1, "K": 9}
+_SCALE = {"scale": (0.25, 0.25)}
+_CACHE = {"B": 3, "H": 2, "S": 5, "D": 4}
+_LOSS = {"N": 5, "H": 6, "V": 7}
+_TARGETS = {"targets": (-2, 8)}
+_SINKS = {"B": 2, "Hq": 6, "Hk": 2, "Q": 3, "K": 5, "D": 8}
+_PAGES = {"Hq": 4, "Hk": 2, "N": 24, "Pages": 3, "Size": 4, "D": 8}
+_IN_PAGES = {"table": (0, 5), "positions": (0, 11), **_SCALE}
+_NORM = {"S_0": 2, "S_1": 3, "H": 8}
+_EPS = {"eps": (1e-5, 1e-5)}
+
+KERNELS: dict[str, tuple[Kernel, ...]] = {
+    "std.linalg::matmul": _simple(
+        "equivalent", "torch.matmul", Sample({"M": 3, "K": 5, "N": 4}), accepts=_float
+    ),
+    "std.linalg::batched_matmul": _simple(
+        "equivalent",
+        "torch.matmul",
+        Sample({"B_0": 2, "B_1": 3, "M": 3, "K": 5, "N": 4}),
+        Sample({"M": 3, "K": 0, "N": 4}),
+        accepts=_float,
+    ),
+    "std.nn.activations::relu": _elementwise("exact", "F.relu"),
+    "std.nn.activations::sigmoid": _elementwise("equivalent", "torch.sigmoid"),
+    "std.nn.activations::silu": _elementwise("equivalent", "F.silu"),
+    "std.nn.activations::gelu": _elementwise("equivalent", "kernels.gelu"),
+    "std.nn.activations::gelu_erf": _elementwise("equivalent", "F.gelu"),
+    "std.nn.softmax::softmax": _simple(
+        "equivalent", "kernels.softmax", Sample({"S_0": 3, "N": 6}), Sample({"N": 1})
+    ),
+    "std.nn.attention::causal_mask": _simple(
+        "exact",
+        "kernels.causal_mask",
+        *(Sample({"Q": q, "K": k}) for q, k in ((3, 3), (2, 5), (5, 2), (0, 3))),
+        dims=("Q", "K"),
+    ),
+    "std.nn.attention::attention": _attention(
+        Sample(_HEADS, ranges=_SCALE), Sample(_HEADS | _STEP, ("mask",), _SCALE)
+    ),
+    "std.nn.attention::grouped_attention": _attention(
+        Sample(_GROUPS, ranges=_SCALE),
+        Sample(_GROUPS | _STEP, ranges=_SCALE),
+        Sample(_GROUPS, ("mask",), _SCALE),
+    ),
+    "std.nn.attention::attention_rows": _attention(Sample(_HEADS, ranges=_SCALE)),
+    "std.nn.attention::grouped_attention_rows": _attention(
+        Sample(_GROUPS, ranges=_SCALE), Sample(_GROUPS | _STEP, ranges=_SCALE)
+    ),
+    "std.nn.attention::sink_attention": _simple(
+        "equivalent",
+        "kernels.sink_attention",
+        Sample(_SINKS, ranges=_SCALE),
+        numbers=frozenset({"scale"}),
+    ),
+    "std.nn.attention::paged_attention": _simple(
+        "equivalent",
+        "kernels.paged_attention",
+        Sample({"B": 3, **_PAGES}, ranges=_IN_PAGES),
+        Sample({"B": 3, **_PAGES}, ranges={**_IN_PAGES, "table": (-1, 9), "positions": (-1, 3)}),
+        dims=("Size",),
+        numbers=frozenset({"scale"}),
+    ),
+    "std.nn.attention::paged_prefill_attention": _simple(
+        "equivalent",
+        "kernels.paged_prefill_attention",
+        Sample({"P": 5, "Rows": 3, **_PAGES}, ranges={**_IN_PAGES, "rows": (0, 2)}),
+        Sample(
+            {"P": 5, "Rows": 2, **_PAGES},
+            ranges={**_IN_PAGES, "rows": (-1, 3), "positions": (-1, 3)},
+        ),
+        dims=("Size",),
+        numbers=frozenset({"scale"}),
+    ),
+    "std.nn.cache::write_at": _writing(
+        "exact", "write_at", *(Sample(_CACHE, ranges={"at": (at, at)}) for at in (0, 4, -1, 5))
+    ),
+    "std.nn.cache::write_span": _writing(
+        "exact",
+        "write_span",
+        *(Sample({**_CACHE, "N": 3}, ranges={"at": (at, at)}) for at in (0, 2, -1, 3, 9)),
+    ),
+    "std.nn.cache::write_rows": _writing(
+        "exact", "write_rows", Sample(_CACHE, ranges={"at": (-2, 6)})
+    ),
+    "std.nn.cache::write_slot": _writing(
+        "exact",
+        "write_slot",
+        *(
+            Sample({**_CACHE, "N": 2}, ranges={"slot": (slot, slot), "at": (at, at)})
+            for slot, at in ((0, 0), (2, 4), (1, -1), (3, 0), (-1, 0))
+        ),
+    ),
+    "std.nn.cache::write_slots": _writing(
+        "exact",
+        "write_slots",
+        *(
+            Sample({**_CACHE, "M": 1, "N": 2}, ranges={"slots": (slot, slot), "at": (at, at)})
+            for slot, at in ((0, 0), (2, 4), (1, -1), (3, 0), (-1, 0))
+        ),
+    ),
+    "std.nn.cache::write_tokens": _writing(
+        "equivalent",
+        "write_tokens",
+        *(
+            Sample({**_CACHE, "P": 1}, ranges={"rows": (row, row), "at": (at, at)})
+            for row, at in ((0, 0), (2, 4), (1, -1), (3, 0), (-1, 2))
+        ),
+        Sample({**_CACHE, "P": 0}),
+    ),
+    "std.nn.embedding::embedding": _simple(
+        "exact",
+        "kernels.embedding",
+        Sample({"S_0": 2, "S_1": 3, "Vocab": 6, "H": 4}, ranges={"ids": (-2, 8)}),
+    ),
+    "std.nn.decoding::argmax": _simple(
+        "exact",
+        "kernels.argmax",
+        Sample({"S_0": 3, "N": 6}),
+        Sample({"N": 1}),
+        Sample({"S_0": 2, "N": 0}),
+        accepts=_arithmetic,
+    ),
+    "std.nn.linear::linear": _simple(
+        "equivalent",
+        "kernels.linear",
+        Sample({"S_0": 2, "S_1": 3, "In": 5, "Out": 4}),
+        accepts=lambda call: None if len(call.inputs) == 3 else "without a bias",
+        named=frozenset({"bias"}),
+    )
+    + _simple(
+        "equivalent",
+        "F.linear",
+        Sample({"S_0": 2, "S_1": 3, "In": 5, "Out": 4}, absent=("bias",)),
+        Sample({"In": 5, "Out": 4}, absent=("bias",)),
+        accepts=lambda call: None if len(call.inputs) == 2 else "with a bias",
+    ),
+    "std.nn.mlp::swiglu": _simple(
+        "equivalent", "kernels.swiglu", Sample({"S_0": 2, "H": 6, "Inner": 10})
+    ),
+    "std.nn.norm::rms_norm": _simple(
+        "equivalent",
+        "kernels.rms_norm",
+        Sample(_NORM, ranges=_EPS),
+        numbers=frozenset({"eps"}),
+    ),
+    "std.nn.norm::layer_norm": _simple(
+        "equivalent",
+        "kernels.layer_norm",
+        Sample(_NORM, ranges=_EPS),
+        Sample(_NORM, ("bias",), _EPS),
+        named=frozenset({"bias", "eps"}),
+        numbers=frozenset({"eps"}),
+    ),
+    "std.nn.loss::log_softmax": _simple(
+        "equivalent", "kernels.log_softmax", Sample({"S_0": 3, "V": 6})
+    ),
+    "std.nn.loss::token_log_probs": _simple(
+        "equivalent", "kernels.token_log_probs", Sample({"N": 5, "V": 7}, ranges=_TARGETS)
+    ),
+    "std.nn.loss::cross_entropy": _simple(
+        "equivalent", "kernels.cross_entropy", Sample({"N": 5, "V": 7}, ranges=_TARGETS)
+    ),
+    "std.nn.loss::linear_token_log_probs": _simple(
+        "equivalent", "kernels.linear_token_log_probs", Sample(_LOSS, ranges=_TARGETS)
+    ),
+    "std.nn.loss::linear_cross_entropy": _simple(
+        "equivalent", "kernels.linear_cross_entropy", Sample(_LOSS, ranges=_TARGETS)
+    ),
+    "std.nn.loss::split_token_log_probs": _simple(
+        "equivalent",
+        "kernels.linear_token_log_probs",
+        Sample({**_LOSS, "Shards": 1}, ranges=_TARGETS),
+        accepts=_one_shard,
+    ),
+    "std.nn.loss::split_cross_entropy": _simple(
+        "equivalent",
+        "kernels.linear_cross_entropy",
+        Sample({**_LOSS, "Shards": 1}, ranges=_TARGETS),
+        accepts=_one_shard,
+    ),
+    # On one device the collectives are their argument.
+    "std.nn.parallel::all_reduce": _elementwise("exact", ""),
+    "std.nn.parallel::shared": _elementwise("exact", ""),
+    "std.nn.parallel::all_gather": _simple(
+        "exact", "", Sample({"R": 3, "N": 4, "Shards": 1}), accepts=_one_shard
+    ),
+}

@@ -1,0 +1,626 @@
+"""Programs as nn.Modules: the block tree, its weights and state, and entries that run."""
+
+from __future__ import annotations
+
+import builtins
+import linecache
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from linnet.check import check
+from linnet.core.ir import Function as IrFunction
+from linnet.core.ir import ManifestEntry, Param, Program
+from linnet.core.lower import lower_function
+from linnet.core.passes import optimize as run_passes
+from linnet.core.scalars import integer_range
+from linnet.diagnostics import PlanError
+from linnet.inputs import Given, bind_entry, find_entry, near, structured
+from linnet.loading import load_source
+from linnet.policy import Policy, policy_named
+from linnet.torch.emit import RESERVED, Entry, Generated, generate
+from linnet.torch.express import TORCH_NAMES
+from linnet.types import BOOL, DType, TensorType
+from linnet.weights import Bound, Slot, as_array, plan_bindings, read_bound
+from linnet.weights.checkpoint import Weights
+from linnet.workspace import Workspace
+
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, t) for name, t in TORCH_NAMES.items()}
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+# Options of `load` that later versions add, with the value that asks for nothing.
+_LATER: dict[str, tuple[object, ...]] = {
+    "compile": (None, False),
+    "trainable": (False,),
+    "device_map": (None,),
+    "max_memory": (None,),
+    "offload": (True,),
+    "amp": (None,),
+    "tensor_parallel": (None,),
+    "tp_rules": (None,),
+}
+# Sizes found for the shapes of earlier calls; more than a server meets.
+_KNOWN_CALLS = 256
+
+
+def load(
+    source: str | Path,
+    *,
+    generics: Mapping[str, int | str] | None = None,
+    root: str | None = None,
+    main: str | None = None,
+    entries: Iterable[str] | None = None,
+    constants: Mapping[str, bool | int | float] | None = None,
+    std_root: str | Path | None = None,
+    weights: Weights | None = None,
+    bindings: Mapping[str, str] | str | Path | None = None,
+    device: str | torch.device = "cpu",
+    strict: bool = True,
+    optimize: bool = True,
+    numerics: str = "fast",
+    cast_dtype: bool = False,
+    checked: bool = False,
+    seed: int = 0,
+    **later: object,
+) -> LinnetModule:
+    """The program as an nn.Module whose entries run generated source.
+
+    Parameters without weights are random: normal with deviation 0.02 from `seed`, integers zero.
+    `checked` makes a runtime index outside its axis an error instead of clamping it. Everything
+    that is wrong with the source, the generics or the weights is one PlanError.
+    """
+    _refuse_later(later)
+    place = _device(device)
+    policy = policy_named(numerics)
+    loaded = load_source(
+        source,
+        generics=generics,
+        root=root,
+        main=main,
+        entries=entries,
+        constants=constants,
+        std_root=std_root,
+        weights=weights,
+        bindings=bindings,
+        strict=strict,
+        cast_dtype=cast_dtype,
+        optimize=optimize,
+        policy=policy,
+    )
+    bound = loaded.bound or []
+    present = [one.slot.path for one in bound]
+    module = LinnetModule(loaded.program, policy, place, checked=checked, present=present)
+    module._fill(bound)
+    module._initialise(seed)
+    return module
+
+
+def load_function(
+    source: str | Path,
+    name: str | None = None,
+    *,
+    dtypes: Mapping[str, str] | None = None,
+    ranks: Mapping[str, int] | None = None,
+    absent: Iterable[str] = (),
+    std_root: str | Path | None = None,
+    numerics: str = "fast",
+    optimize: bool = True,
+    device: str | torch.device = "cpu",
+    checked: bool = False,
+    **later: object,
+) -> Function:
+    """A free function of the source as a callable; `name` may be left out where there is one.
+
+    `dtypes` binds its dtype generics, `ranks` the number of axes of its packs, `absent` names
+    optional parameters that are not passed.
+    """
+    _refuse_later(later)
+    policy = policy_named(numerics)
+    analysis = check(Workspace(std_root=std_root), source)
+    module = analysis.roots[0]
+    if name is None:
+        names = [i.name.text for i in module.items.values() if hasattr(i, "params")]
+        if len(names) != 1:
+            listed = ", ".join(names) or "none"
+            raise PlanError(f"{module.name} has {len(names)} functions ({listed}): name one")
+        name = names[0]
+    program = lower_function(analysis, module.name, name, dtypes=dtypes, ranks=ranks, absent=absent)
+    if optimize:
+        program = run_passes(program, policy)
+    return Function(LinnetModule(program, policy, _device(device), checked=checked), name)
+
+
+def bind_weights(
+    module: LinnetModule,
+    weights: Weights,
+    bindings: Mapping[str, str] | str | Path | None = None,
+    strict: bool = True,
+    cast_dtype: bool = False,
+) -> None:
+    """The module's parameters and buffers are the checkpoint's tensors, all checked first."""
+    slots = [
+        Slot(path, tuple(tensor.shape), _NAMES[tensor.dtype], optional)
+        for path, tensor, optional in module._slots()
+    ]
+    module._fill(plan_bindings(slots, weights, bindings, strict=strict, cast_dtype=cast_dtype))
+
+
+def _refuse_later(options: Mapping[str, object]) -> None:
+    for name, value in options.items():
+        if name not in _LATER:
+            raise PlanError(f"there is no option {name}{near(name, _LATER)}")
+        if not any(value is neutral or value == neutral for neutral in _LATER[name]):
+            raise PlanError(f"{name}={value!r} is not available in this version of linnet.torch")
+
+
+def _device(device: str | torch.device) -> torch.device:
+    """The device, which is there and holds tensors."""
+    try:
+        place = torch.device(device)
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        why = str(error).splitlines()[0]
+        raise PlanError(f"device={str(device)!r} cannot be used: {why}") from error
+    return place
+
+
+# ---------------------------------------------------------------- generated source
+
+
+class _Code:
+    """Generated source, compiled and run; tracebacks show its lines."""
+
+    def __init__(self, generated: Generated, name: str, device: torch.device) -> None:
+        self.text = generated.text
+        self.entries = generated.entries
+        filename = f"<linnet {name}>"
+        lines = self.text.splitlines(keepends=True)
+        linecache.cache[filename] = (len(self.text), None, lines, filename)
+        self.space: dict[str, Any] = {"__name__": filename}
+        compiled: CodeType = builtins.compile(self.text, filename, "exec")
+        exec(compiled, self.space)
+        self.to(device)
+
+    def to(self, device: torch.device) -> None:
+        """What the code creates, it creates there."""
+        self.space["DEVICE"] = device
+
+    def entry(self, name: str) -> tuple[Callable[..., Any], Entry]:
+        found = self.entries[name]
+        return self.space[found.function], found
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Code:
+        return self
+
+
+# ---------------------------------------------------------------- modules
+
+
+class Block(nn.Module):
+    """One block instance: its members as attributes, its sub blocks as children."""
+
+
+@dataclass(slots=True)
+class _Call:
+    """How one entry is called: what it takes and the sizes found for earlier shapes."""
+
+    function: IrFunction
+    run: Callable[..., Any]
+    takes_self: bool
+    dims: dict[str, str]
+    known: dict[object, dict[str, int]] = field(default_factory=dict[object, dict[str, int]])
+
+
+class LinnetModule(nn.Module):
+    """A program: parameters, buffers and state by Linnet path, and one method for each entry.
+
+    State lives in non-persistent buffers, zeros at first, and persists over calls until
+    `reset_state`. Parameters take no gradient unless asked to.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        numerics: Policy,
+        device: torch.device,
+        *,
+        checked: bool = False,
+        present: Iterable[str] = (),
+    ) -> None:
+        super().__init__()
+        self.program = program
+        self.numerics = numerics
+        self._checked = checked
+        generated = generate(program, numerics, checked=checked)
+        self._code = _Code(generated, program.name, device)
+        self._calls = {name: self._call(name) for name in program.entries}
+        self._states: list[str] = []
+        self._anchor = torch.empty(0, device=device)
+        filled = frozenset(present)
+        for entry in program.manifest.entries:
+            used = not entry.optional or self._is_used(entry)
+            for path in entry.expanded():
+                if used or path in filled:
+                    self._declare(path, entry, device)
+
+    # ------------------------------------------------ the tree
+
+    def _is_used(self, entry: ManifestEntry) -> bool:
+        """Whether an optional member is present: then some entry was lowered with it."""
+        return any(
+            param.name == entry.path
+            for function in self.program.entries.values()
+            for param in function.params
+        )
+
+    def _declare(self, path: str, entry: ManifestEntry, device: torch.device) -> None:
+        shape = [int(str(axis)) for axis in entry.type.shape]
+        assert isinstance(entry.type.dtype, DType)
+        dtype = DTYPES[entry.type.dtype.name]
+        owner, name = self._owner(path, create=True)
+        if entry.kind == "state":
+            owner._buffers[name] = torch.zeros(shape, dtype=dtype, device=device)
+            owner._non_persistent_buffers_set.add(name)
+            self._states.append(path)
+            return
+        empty = torch.empty(shape, dtype=dtype, device="meta")
+        if entry.kind == "param":
+            owner._parameters[name] = nn.Parameter(empty, requires_grad=False)
+        else:
+            owner._buffers[name] = empty
+
+    def _owner(self, path: str, *, create: bool = False) -> tuple[nn.Module, str]:
+        """The module that holds the member, and the member's name in it."""
+        *parts, name = path.split(".")
+        module: nn.Module = self
+        for i, part in enumerate(parts):
+            if part not in module._modules:
+                assert create, path
+                following = parts[i + 1] if i + 1 < len(parts) else ""
+                child = nn.ModuleList() if following.isdigit() else Block()
+                module._modules[part] = child
+            inner = module._modules[part]
+            assert inner is not None
+            module = inner
+        return module, name
+
+    def _slots(self) -> Iterable[tuple[str, Tensor, bool]]:
+        """Every param and buffer with its path, and whether it may be absent."""
+        for entry in self.program.manifest.entries:
+            if entry.kind == "state":
+                continue
+            for path in entry.expanded():
+                try:
+                    owner, name = self._owner(path)
+                except AssertionError:
+                    continue
+                tensor = {**owner._parameters, **owner._buffers}.get(name)
+                if tensor is not None:
+                    yield path, tensor, entry.optional
+
+    def _put(self, path: str, tensor: Tensor | nn.Parameter) -> None:
+        owner, name = self._owner(path)
+        if name in owner._parameters:
+            assert isinstance(tensor, nn.Parameter)
+            owner._parameters[name] = tensor
+        else:
+            owner._buffers[name] = tensor
+
+    def _initialise(self, seed: int) -> None:
+        """What no weights filled: random floats, normal with deviation 0.02; the rest zero."""
+        source = torch.Generator().manual_seed(seed)
+        for path, empty, _ in list(self._slots()):
+            if not empty.is_meta:
+                continue
+            value = torch.zeros(empty.shape, dtype=empty.dtype)
+            if empty.dtype.is_floating_point:
+                value = (torch.randn(empty.shape, generator=source) * 0.02).to(empty.dtype)
+            self._take(path, value.to(self.device))
+
+    def _take(self, path: str, tensor: Tensor) -> Tensor:
+        owner, name = self._owner(path)
+        if name in owner._parameters:
+            tensor = nn.Parameter(tensor, requires_grad=False)
+        self._put(path, tensor)
+        return tensor
+
+    def _fill(self, bound: Iterable[Bound]) -> None:
+        """Each tensor is read once; slots that share one share the parameter."""
+        for slots, array in read_bound(bound):
+            tensor = _tensor_of(array).to(self.device)
+            first = self._take(slots[0].path, tensor)
+            for slot in slots[1:]:
+                owner, name = self._owner(slot.path)
+                shares = isinstance(first, nn.Parameter) == (name in owner._parameters)
+                if shares:
+                    self._put(slot.path, first)
+                else:
+                    self._take(slot.path, tensor)
+
+    # ------------------------------------------------ entries
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        return tuple(self.program.entries)
+
+    @property
+    def generics(self) -> dict[str, int | str]:
+        """The root's generics, as bound."""
+        return dict(self.program.generics)
+
+    @property
+    def device(self) -> torch.device:
+        return self._anchor.device
+
+    def _call(self, name: str) -> _Call:
+        run, entry = self._code.entry(name)
+        return _Call(self.program.entries[name], run, entry.takes_self, entry.dims)
+
+    def run_entry(
+        self,
+        name: str,
+        inputs: Sequence[object] | Mapping[str, object],
+        generics: Mapping[str, int] | None = None,
+        compile: object = None,
+    ) -> Any:
+        """The entry's results for these inputs, in the structure that it declares.
+
+        `inputs` are in order, or by name. `generics` gives sizes that no input's shape says.
+        """
+        _refuse_later({"compile": compile})
+        call = self._calls.get(name)
+        if call is None:
+            find_entry(self.program, name)
+            raise AssertionError(name)
+        tensors = self._inputs(name, call, inputs)
+        # Shapes and dtypes settle the sizes; what was checked once needs no second look.
+        key = (tuple((t.shape, t.dtype) for t in tensors), *(generics or {}).items())
+        sizes = call.known.get(key)
+        if sizes is None:
+            given: list[Given] = [
+                (tuple(t.shape), _NAMES.get(t.dtype, str(t.dtype))) for t in tensors
+            ]
+            sizes = bind_entry(call.function, given, generics, name)
+            if len(call.known) >= _KNOWN_CALLS:
+                call.known.clear()
+            call.known[key] = sizes
+        named = {python: sizes[dim] for dim, python in call.dims.items()}
+        results = call.run(*([self] if call.takes_self else []), *tensors, **named)
+        returns = call.function.returns
+        if isinstance(returns, TensorType):
+            return results
+        leaves = results if len(call.function.value_results) > 1 else (results,)
+        return structured(returns, leaves if call.function.value_results else ())
+
+    def _inputs(
+        self, name: str, call: _Call, inputs: Sequence[object] | Mapping[str, object]
+    ) -> list[Tensor]:
+        params = call.function.values
+        if isinstance(inputs, Mapping):
+            inputs = _by_name(name, params, inputs)
+        tensors = [
+            self._input(name, param, value) for param, value in zip(params, inputs, strict=False)
+        ]
+        extra = [torch.as_tensor(value) for value in inputs[len(tensors) :]]
+        return [*tensors, *extra]
+
+    def _input(self, entry: str, param: Param, value: object) -> Tensor:
+        """A tensor on the module's device; plain Python values take the declared dtype."""
+        if isinstance(value, Tensor):
+            if value.device != self.device:
+                raise PlanError(
+                    f"{entry}: {param.name} is on {value.device}, the model on {self.device}: "
+                    f"pass {param.name}.to({str(self.device)!r})"
+                )
+            return value
+        assert isinstance(param.of, TensorType) and isinstance(param.of.dtype, DType)
+        if isinstance(value, (bool, int, float, list, tuple)):
+            return _from_python(entry, param, value, param.of.dtype).to(self.device)
+        try:
+            array = as_array(value)
+        except (TypeError, ValueError) as error:
+            raise PlanError(f"{entry}: {param.name} is a {type(value).__name__}") from error
+        if array.dtype == np.dtype(object):
+            kind = type(value).__name__
+            raise PlanError(f"{entry}: {param.name} is a {kind}, expected {param.of}")
+        return _tensor_of(array).to(self.device)
+
+    def forward(
+        self, *inputs: object, generics: Mapping[str, int] | None = None, **named: object
+    ) -> Any:
+        """The main entry."""
+        return self._run(find_main(self.program), *inputs, generics=generics, **named)
+
+    def _run(
+        self,
+        entry: str,
+        /,
+        *inputs: object,
+        generics: Mapping[str, int] | None = None,
+        **named: object,
+    ) -> Any:
+        if named and inputs:
+            params = [p.name for p in self._calls[entry].function.values]
+            named = {**dict(zip(params, inputs, strict=False)), **named}
+        return self.run_entry(entry, named or inputs, generics)
+
+    def __getattr__(self, name: str) -> Any:
+        calls = self.__dict__.get("_calls")
+        if calls is not None and name in calls and name not in RESERVED:
+            return partial(self._run, name)
+        return super().__getattr__(name)
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._calls]  # type: ignore[no-untyped-call]
+
+    def generated_source(self, entry: str | None = None) -> str:
+        """The source of the whole module, or of one entry and what it calls."""
+        if entry is None:
+            return self._code.text
+        find_entry(self.program, entry)
+        return generate(self.program, self.numerics, [entry], checked=self._checked).text
+
+    # ------------------------------------------------ state
+
+    @property
+    def state_paths(self) -> tuple[str, ...]:
+        return tuple(self._states)
+
+    def reset_state(self) -> None:
+        """Every state is zeros again, in the same memory."""
+        with torch.no_grad():
+            for path in self._states:
+                self.get_buffer_at(path).zero_()
+
+    def get_buffer_at(self, path: str) -> Tensor:
+        """The buffer or state at a path."""
+        owner, name = self._owner(path)
+        buffer = owner._buffers[name]
+        assert buffer is not None
+        return buffer
+
+    # ------------------------------------------------ weights
+
+    def copy_weights(self, source: nn.Module | Mapping[str, Tensor]) -> None:
+        """Parameters and buffers get the values of the source's tensors of the same paths.
+
+        The source must have all of them, in these shapes; dtypes are converted.
+        """
+        found = source.state_dict() if isinstance(source, nn.Module) else source
+        problems: list[str] = []
+        pairs: list[tuple[str, Tensor, Tensor]] = []
+        for path, own, _ in self._slots():
+            other = found.get(path)
+            if other is None:
+                problems.append(f"{path}: the source has no such tensor")
+            elif tuple(other.shape) != tuple(own.shape):
+                problems.append(f"{path}: is {list(own.shape)}, the source's {list(other.shape)}")
+            else:
+                pairs.append((path, own, other))
+        if problems:
+            listed = "\n  ".join(problems[:20])
+            raise PlanError(f"cannot copy the weights: {len(problems)} problems\n  {listed}")
+        copied: dict[int, Tensor] = {}
+        for path, own, other in pairs:
+            # New memory: what a parameter holds may be a file that was mapped read-only.
+            if id(own) not in copied:
+                value = other.detach().to(self.device, own.dtype, copy=True)
+                copied[id(own)] = value
+                if isinstance(own, nn.Parameter):
+                    own.data = value
+                else:
+                    self._put(path, value)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> LinnetModule:
+        held = [*self.named_parameters(), *self.named_buffers()]
+        for path, tensor in held:
+            if fn(torch.empty(0, dtype=tensor.dtype, device=tensor.device)).dtype != tensor.dtype:
+                raise PlanError(
+                    f"{path} is {_NAMES[tensor.dtype]} in the program, and stays so: dtypes are "
+                    "bound when a program is loaded, by its generics"
+                )
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._anchor = fn(self._anchor)
+        self._code.to(self._anchor.device)
+        return self
+
+    def extra_repr(self) -> str:
+        return f"{self.program.name}, numerics={self.numerics}, entries: {', '.join(self.entries)}"
+
+
+def find_main(program: Program) -> str:
+    """The name of the entry that a direct call runs."""
+    find_entry(program)
+    return program.main
+
+
+def _by_name(
+    entry: str, params: tuple[Param, ...], inputs: Mapping[str, object]
+) -> Sequence[object]:
+    names = [p.name for p in params]
+    for name in inputs:
+        if name not in names:
+            listed = ", ".join(names) or "no inputs"
+            raise PlanError(f"{entry} has no input {name}{near(name, names)}; it takes {listed}")
+    missing = [name for name in names if name not in inputs]
+    if missing:
+        raise PlanError(f"{entry}: missing {', '.join(missing)}")
+    return [inputs[name] for name in names]
+
+
+def _from_python(entry: str, param: Param, value: object, dtype: DType) -> Tensor:
+    """Numbers, or lists of them, that are of the dtype without rounding a float to an integer."""
+    leaves: list[object] = []
+    stack: list[object] = [value]
+    while stack:
+        x = stack.pop()
+        if isinstance(x, (list, tuple)):
+            stack.extend(x)
+        else:
+            leaves.append(x)
+    for leaf in leaves:
+        if not _is_of(leaf, dtype):
+            raise PlanError(f"{entry}: {param.name} holds {leaf!r}, which is not of type {dtype}")
+    try:
+        return torch.tensor(value, dtype=DTYPES[dtype.name])
+    except ValueError as error:
+        raise PlanError(f"{entry}: {param.name} is not a rectangle of numbers: {error}") from error
+
+
+def _is_of(value: object, dtype: DType) -> bool:
+    if dtype is BOOL or isinstance(value, bool):
+        return dtype is BOOL and isinstance(value, bool)
+    if dtype.is_float:
+        return isinstance(value, (int, float))
+    low, high = integer_range(dtype)
+    return isinstance(value, int) and low <= value <= high
+
+
+def _tensor_of(array: np.ndarray[Any, np.dtype[Any]]) -> Tensor:
+    """The array as a tensor over the same memory."""
+    if not array.flags.c_contiguous or not array.dtype.isnative:
+        array = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
+    name = array.dtype.name
+    with warnings.catch_warnings():
+        # Mapped files are read-only; nothing writes into a parameter's memory (`copy_weights`).
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        if name == "bfloat16":
+            return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
+        return torch.from_numpy(array)
+
+
+# ---------------------------------------------------------------- functions
+
+
+class Function:
+    """A free function of a program, called with tensors or plain values.
+
+    Sizes that no input's shape says are named: `f(x, Steps=8)`.
+    """
+
+    def __init__(self, module: LinnetModule, name: str) -> None:
+        self.module = module
+        self.name = name
+        self.__name__ = name
+        self.__doc__ = module.program.entries[name].docs or None
+
+    @property
+    def inputs(self) -> tuple[tuple[str, str], ...]:
+        """The name and the type of each input."""
+        return tuple((p.name, str(p.of)) for p in self.module.program.entries[self.name].values)
+
+    def run(self, inputs: Sequence[object], generics: Mapping[str, int] | None = None) -> Any:
+        return self.module.run_entry(self.name, inputs, generics)
+
+    def __call__(self, *inputs: object, **generics: int) -> Any:
+        return self.run(inputs, generics)
+
+    def generated_source(self) -> str:
+        return self.module.generated_source()

@@ -1,0 +1,382 @@
+"""State in place: which nodes are what a module's buffer holds, and where a copy must be taken.
+
+In the IR a state is a value that each write replaces; in PyTorch it is a buffer, which a write
+changes under everyone who still looks at it. This analysis says which node is the content of which
+buffer, which writes may go in place, and which earlier contents someone reads later: those are
+copied where they are produced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from linnet.core.ir import (
+    ArrayType,
+    Call,
+    Element,
+    Expand,
+    For,
+    Function,
+    Gather,
+    If,
+    Node,
+    Param,
+    Permute,
+    Reshape,
+    Result,
+    Slice,
+    Update,
+    While,
+    operands,
+)
+from linnet.diagnostics import InternalError
+from linnet.emit import ordered
+
+Place = str
+"""Where a state lives, as the generated code spells it; `.*` for the positions of an array."""
+
+PlaceOf = Callable[[Node, int, Param, Mapping[Node, Place]], Place]
+
+
+# Nodes whose value may share memory with their operand `x`: a gather at a Python index is a view.
+_VIEWS = (Reshape, Permute, Expand, Slice, Gather)
+
+
+def element_place(place: Place, index: int) -> Place:
+    return place.replace(".*", f"[{index}]", 1)
+
+
+@dataclass(slots=True)
+class Residence:
+    """The state of one body; mutable while it is worked out.
+
+    `places`: nodes that a buffer holds. `in_place`: Results of kernel calls that are written into
+    their first input. `stores`: what is copied into a buffer, before a node or (None) at the end.
+    `copies`: nodes whose value is cloned where it is produced, for later readers.
+    `pinned`: nodes to evaluate exactly where they stand in `order`.
+    """
+
+    order: list[Node]
+    places: dict[Node, Place] = field(default_factory=dict[Node, Place])
+    in_place: dict[Node, Place] = field(default_factory=dict[Node, Place])
+    stores: dict[Node | None, list[tuple[Node, Place]]] = field(
+        default_factory=dict["Node | None", "list[tuple[Node, Place]]"]
+    )
+    copies: set[Node] = field(default_factory=set[Node])
+    pinned: set[Node] = field(default_factory=set[Node])
+    cloned_results: set[int] = field(default_factory=set[int])
+
+
+def reside(
+    body: Function,
+    places: Mapping[Node, Place],
+    writes_in_place: Callable[[Call], bool],
+    place_of: PlaceOf,
+    demanded: Sequence[tuple[Node, Place]],
+) -> Residence:
+    """The residence of a body whose state params live at `places`.
+
+    `demanded` are results that must be in a buffer at the end. `place_of` says where the state
+    param of a callee or of a control node's body lives, given the operand that meets it.
+    """
+    if not places and not demanded:
+        return Residence(ordered(body.results))
+    return _Analysis(body, places, writes_in_place, place_of, demanded).run()
+
+
+def state_inputs(node: Node) -> list[tuple[int, Param]]:
+    """Operand positions that a node reads as state in a buffer, with the params they meet."""
+    match node:
+        case Call(function):
+            params = function.params
+        case While(_, body):
+            params = body.params
+        case For(body):
+            params = body.params[1:]
+        case If(_, then):
+            return [(i + 1, p) for i, p in enumerate(then.params) if p.kind == "state"]
+        case _:
+            return []
+    return [(i, p) for i, p in enumerate(params) if p.kind == "state"]
+
+
+def written_operands(node: Node) -> dict[int, int]:
+    """For each result that is new state: which operand it replaces."""
+    match node:
+        case Call(function):
+            first = len(function.value_results)
+            index = {p.name: i for i, p in enumerate(function.params) if p.kind == "state"}
+            return {first + j: index[path] for j, path in enumerate(function.writes)}
+        case While(_, body, _, count):
+            return {i: i for i in range(count) if body.params[i].kind == "state"}
+        case For(body, _, _, _, carried, scanned):
+            out = {i: i for i in range(len(carried)) if body.params[1 + i].kind == "state"}
+            states = [
+                len(carried) + i
+                for i in range(len(scanned))
+                if body.params[1 + len(carried) + i].kind == "state"
+            ]
+            return out | {len(carried) + j: at for j, at in enumerate(states)}
+        case If(_, then):
+            first = len(then.value_results)
+            return {first + j: 1 + j for j in range(len(then.writes))}
+        case _:
+            return {}
+
+
+class _Analysis:
+    def __init__(
+        self,
+        body: Function,
+        places: Mapping[Node, Place],
+        writes_in_place: Callable[[Call], bool],
+        place_of: PlaceOf,
+        demanded: Sequence[tuple[Node, Place]],
+    ) -> None:
+        self.body = body
+        self.writes_in_place = writes_in_place
+        self.place_of = place_of
+        self.demanded = demanded
+        self.found = Residence([])
+        self.found.places.update(places)
+        self.nodes = ordered(body.results)
+        self.position: dict[Node, int] = {}
+        self.users: dict[Node, list[Node]] = {}
+        for node in self.nodes:
+            for x in dict.fromkeys(operands(node)):
+                self.users.setdefault(x, []).append(node)
+
+    def run(self) -> Residence:
+        found = self.found
+        for node in self.nodes:
+            self._natural(node)
+        for node in self.nodes:
+            inputs = operands(node)
+            for at, param in state_inputs(node):
+                self._demand(inputs[at], self._place_of(node, at, param), node)
+        for node, place in self.demanded:
+            self._demand(node, place, None)
+        found.order = ordered(self.body.results, self._before())
+        self.position = {node: i for i, node in enumerate(found.order)}
+        self._resolve()
+        return found
+
+    # ------------------------------------------------ who lives where
+
+    def _natural(self, node: Node) -> None:
+        """A node that is in a buffer by what produces it."""
+        places = self.found.places
+        match node:
+            case Result(of, index):
+                replaced = written_operands(of).get(index)
+                if replaced is not None:
+                    param = dict(state_inputs(of))[replaced]
+                    places[node] = self._place_of(of, replaced, param)
+            case Element(x, index) if x in places and isinstance(x.type, ArrayType):
+                places[node] = element_place(places[x], index)
+            case Update(x, index, value) if x in places:
+                if places.get(value) == element_place(places[x], index):
+                    places[node] = places[x]
+            case _:
+                pass
+
+    def _place_of(self, node: Node, at: int, param: Param) -> Place:
+        return self.place_of(node, at, param, self.found.places)
+
+    def _demand(self, node: Node, place: Place, at: Node | None) -> None:
+        """The buffer holds the node when `at` runs."""
+        if self.found.places.get(node) == place or self._written_in_place(node, place):
+            return
+        stored = self.found.stores.setdefault(at, [])
+        if (node, place) not in stored:
+            stored.append((node, place))
+
+    def _written_in_place(self, node: Node, place: Place) -> bool:
+        """Whether a chain of writing calls leads from the buffer's content to the node."""
+        chain: list[Node] = []
+        while self.found.places.get(node) != place:
+            match node:
+                case Result(Call(_, inputs) as call, 0) if self.writes_in_place(call):
+                    chain.append(node)
+                    node = inputs[0]
+                case Update(x, index, value) if self._written_in_place(
+                    value, element_place(place, index)
+                ):
+                    chain.append(node)
+                    node = x
+                case _:
+                    return False
+        for link in chain:
+            self.found.places[link] = place
+            if isinstance(link, Result):
+                self.found.in_place[link] = place
+        return True
+
+    # ------------------------------------------------ order
+
+    def _overwritten(self, node: Node) -> list[Node]:
+        """The buffer contents that running the node replaces."""
+        if isinstance(node, Result):
+            return []
+        inputs = operands(node)
+        replaced = [inputs[at] for at in written_operands(node).values()]
+        if isinstance(node, Call) and any(
+            r in self.found.in_place for r in self.users.get(node, ())
+        ):
+            replaced.append(inputs[0])
+        return replaced
+
+    def _before(self) -> dict[Node, list[Node]]:
+        """Readers of a buffer's content go before what overwrites it, where they can."""
+        before: dict[Node, list[Node]] = {}
+        for node in self.nodes:
+            for old in self._overwritten(node):
+                readers = [
+                    u for u in self.users.get(old, ()) if u is not node and not _under(node, u)
+                ]
+                if readers:
+                    before.setdefault(node, []).extend(readers)
+        return before
+
+    # ------------------------------------------------ who reads too late
+
+    def _resolve(self) -> None:
+        """Copies of contents that are read after they are overwritten, or leave the function."""
+        end = len(self.found.order)
+        aliases = self._aliases()
+        events = self._events(end)
+        for old, (at, event) in events.items():
+            for node, origins in aliases.items():
+                if old not in origins:
+                    continue
+                for user in self.users.get(node, ()):
+                    if user in self._views(node) or self._only_in_buffer(user, node, event):
+                        continue
+                    self.found.pinned.add(user)
+                    if user is event or self.position[user] >= at:
+                        self.found.copies.add(old)
+                if any(node is n for n in (*self.body.value_results, *self._stored(old))):
+                    self.found.copies.add(old)
+        for i, result in enumerate(self.body.value_results):
+            if aliases.get(result, frozenset()) - self.found.copies:
+                self.found.cloned_results.add(i)
+
+    def _events(self, end: int) -> dict[Node, tuple[int, Node | None]]:
+        """For each content that is overwritten in this body: when, and by what."""
+        events: dict[Node, tuple[int, Node | None]] = {}
+
+        def add(old: Node, at: int, event: Node | None) -> None:
+            if old not in events or at < events[old][0]:
+                events[old] = (at, event)
+
+        for node in self.found.order:
+            for old in self._overwritten(node):
+                add(old, self.position[node], node)
+        for at, stored in self.found.stores.items():
+            moment = end if at is None else self.position[at]
+            for node, place in stored:
+                for old, held in self.found.places.items():
+                    if held == place and old in self.position and old is not node:
+                        if isinstance(old, Param) or self.position[old] < moment:
+                            add(old, moment, at)
+        return events
+
+    def _stored(self, old: Node) -> list[Node]:
+        """What is stored at the end elsewhere than where `old` lives."""
+        own = self.found.places[old]
+        return [n for n, p in self.found.stores.get(None, ()) if p != own]
+
+    def _only_in_buffer(self, user: Node, node: Node, event: Node | None) -> bool:
+        """The user takes the node as the buffer's content, and at no other operand."""
+        inputs = operands(user)
+        at = {i for i, x in enumerate(inputs) if x is node}
+        by_buffer = {i for i, _ in state_inputs(user)}
+        if isinstance(user, Call) and user is event:
+            if any(r in self.found.in_place for r in self.users.get(user, ())):
+                by_buffer.add(0)
+        if at <= by_buffer:
+            if event is not None and self.position[user] > self.position[event]:
+                raise InternalError("torch.state", f"{self.body.name}: state read after its end")
+            return True
+        return False
+
+    def _views(self, node: Node) -> list[Node]:
+        return [u for u in self.users.get(node, ()) if _is_view(u, node)]
+
+    def _aliases(self) -> dict[Node, frozenset[Node]]:
+        """For each node, the buffer contents that it may share memory with."""
+        out: dict[Node, frozenset[Node]] = {}
+        for node in self.found.order:
+            if node in self.found.places:
+                out[node] = frozenset((node,))
+                continue
+            shared: frozenset[Node] = frozenset()
+            if isinstance(node, _VIEWS):
+                shared = out.get(node.x, shared)
+            elif isinstance(node, Result):
+                inputs = operands(node.of)
+                for i in aliased_inputs(node.of, node.index):
+                    shared |= out.get(inputs[i], frozenset())
+            if shared:
+                out[node] = shared
+        return out
+
+
+def _is_view(user: Node, node: Node) -> bool:
+    return isinstance(user, _VIEWS) and user.x is node
+
+
+def aliased_inputs(node: Node, index: int) -> tuple[int, ...]:
+    """The operands of a Call or control node that its result may be a view of."""
+    match node:
+        case Call(function):
+            if index >= len(function.value_results):
+                return ()
+            return _aliased_params(function)[index]
+        case _:
+            # A body never returns a view of a buffer, but may return what it was given.
+            states = dict(state_inputs(node))
+            return tuple(i for i in range(len(operands(node))) if i not in states)
+
+
+_SUMMARIES: dict[int, tuple[Function, tuple[tuple[int, ...], ...]]] = {}
+
+
+def _aliased_params(function: Function) -> tuple[tuple[int, ...], ...]:
+    """For each value result, the value params that it may be a view of."""
+    known = _SUMMARIES.get(id(function))
+    if known is not None and known[0] is function:
+        return known[1]
+    shared: dict[Node, frozenset[int]] = {
+        p: frozenset((i,)) for i, p in enumerate(function.params) if p.kind == "value"
+    }
+    for node in ordered(function.results):
+        match node:
+            case Reshape(x) | Permute(x) | Expand(x) | Slice(x) | Gather(x):
+                shared[node] = shared.get(x, frozenset())
+            case Result(of, index):
+                inputs = operands(of)
+                parts = [shared.get(inputs[i], frozenset()) for i in aliased_inputs(of, index)]
+                shared[node] = frozenset().union(*parts)
+            case _:
+                pass
+    summary = tuple(tuple(sorted(shared.get(r, frozenset()))) for r in function.value_results)
+    if len(_SUMMARIES) > 4096:
+        _SUMMARIES.clear()
+    _SUMMARIES[id(function)] = (function, summary)
+    return summary
+
+
+def _under(node: Node, other: Node) -> bool:
+    """Whether `other` depends on `node`."""
+    stack, seen = [other], {other}
+    while stack:
+        x = stack.pop()
+        if x is node:
+            return True
+        for y in operands(x):
+            if y not in seen:
+                seen.add(y)
+                stack.append(y)
+    return False
