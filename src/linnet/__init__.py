@@ -8,10 +8,19 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from linnet.check import check as check
     from linnet.diagnostics import InternalError as InternalError
     from linnet.diagnostics import LinnetError as LinnetError
     from linnet.diagnostics import NestError as NestError
     from linnet.diagnostics import PlanError as PlanError
+    from linnet.nest import load as load
+    from linnet.weights import RawTensor as RawTensor
+    from linnet.weights import apply_bindings as apply_bindings
+    from linnet.weights import iter_safetensors as iter_safetensors
+    from linnet.weights import read_arrays as read_arrays
+    from linnet.weights import read_bindings as read_bindings
+    from linnet.weights import safetensors_files as safetensors_files
+    from linnet.weights import write_bindings as write_bindings
 
 # Public name -> the module that holds it under the same name.
 _HOME = {
@@ -19,6 +28,15 @@ _HOME = {
     "LinnetError": "linnet.diagnostics",
     "NestError": "linnet.diagnostics",
     "PlanError": "linnet.diagnostics",
+    "RawTensor": "linnet.weights",
+    "apply_bindings": "linnet.weights",
+    "check": "linnet.check",
+    "iter_safetensors": "linnet.weights",
+    "load": "linnet.nest",
+    "read_arrays": "linnet.weights",
+    "read_bindings": "linnet.weights",
+    "safetensors_files": "linnet.weights",
+    "write_bindings": "linnet.weights",
 }
 
 

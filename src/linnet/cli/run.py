@@ -136,7 +136,7 @@ def _load(args: argparse.Namespace, card: Any, files: Any, positions: int, answe
             bindings=card.bindings_path if files is None else files.bindings,
             numerics=args.numerics,
             std_root=args.std,
-            cast_dtype=args.dtype is not None,
+            cast_dtype=args.dtype is not None or (files is not None and files.cast_dtype),
         )
     except BaseException:
         print(file=sys.stderr)

@@ -45,6 +45,8 @@ def load(
     if weights is None:
         found: WeightFiles = fetch_weights(card, progress)
         weights = list(found.files)
+        # A mirror may store another float dtype than the published file that the card speaks of.
+        options["cast_dtype"] = options.get("cast_dtype", False) or found.cast_dtype
         options["bindings"] = found.bindings or options["bindings"]
     return import_module(LOADERS[backend]).load(
         card.source_path,
