@@ -18,6 +18,7 @@ from linnet.check.analysis import (
 )
 from linnet.check.expect import (
     Expected,
+    Mismatch,
     Origin,
     always_negative,
     bare,
@@ -27,6 +28,7 @@ from linnet.check.expect import (
     default_type,
     described,
     info_of,
+    report_mismatch,
     settle,
     sizes_text,
     text_of,
@@ -78,20 +80,15 @@ def arrange(
 ) -> list[tree.Expr | None] | None:
     """One expression for each parameter, None for a default; None after a report of E2102."""
     out: list[tree.Expr | None] = [None] * len(names)
-    named = False
     takes = _takes(what, names)
     for position, arg in enumerate(e.args):
         if arg.name is None:
-            if named:
-                scope.report("E2102", "a positional argument follows a named one", arg)
-                return None
             if position >= len(names):
                 message = f"`{what}` takes {_count(len(names))}, {len(e.args)} are given"
                 scope.report("E2102", message, arg, help=takes)
                 return None
             out[position] = arg.value
             continue
-        named = True
         if arg.name.text not in names:
             help = suggestion(arg.name, names) or takes
             scope.report(
@@ -379,9 +376,7 @@ def prove_instance(
                 message += ", which does not hold"
         else:
             message = f"`{what}` requires `{written}`{here}, which could not be proved"
-        help = clause_help(scope, verdict)
-        if help is None and goal.names():
-            help = Help(f"add `where {goal}`")
+        help = clause_help(scope, verdict, goal)
         scope.report(
             "E2206",
             message,
@@ -503,7 +498,7 @@ class _Filling:
         self._literals(params, found)
         self._defaults()
         if self.open:
-            self._give_up(args, found, report=not unknown)
+            self._give_up(args, found, report=not unknown and not self._misfit(params, args, found))
             return None
         if not self._kinds():
             self._give_up(args, found, report=False)
@@ -553,6 +548,9 @@ class _Filling:
                 if isinstance(want.dtype, DTypeVar):
                     self._set(want.dtype.name, found.dtype)
                 self._unify_shapes(want.shape, found.shape)
+            case TensorType(), IntConst() | FloatConst():
+                if all(isinstance(axis, Pack) for axis in want.shape):
+                    self._unify_shapes(want.shape, ())
             case TupleType(a), TupleType(b):
                 for x, y in zip(a, b, strict=False):
                     self._unify(x, y)
@@ -652,8 +650,10 @@ class _Filling:
         kinds = {g.name.text: g.kind.text for g in self.generics}
         for param, t in zip(params, found, strict=True):
             match param.type:
-                case TensorType((), DTypeVar(name=name)) if name in self.open:
-                    if isinstance(t, (IntConst, FloatConst)):
+                case TensorType(shape, DTypeVar(name=name)) if name in self.open:
+                    if isinstance(t, (IntConst, FloatConst)) and not any(
+                        isinstance(axis, Dim) for axis in shape
+                    ):
                         real = isinstance(t, FloatConst) or kinds[name] == "Float"
                         self._set(name, F64 if real else I64)
                 case _:
@@ -671,6 +671,25 @@ class _Filling:
                     typeexprs.outside_kind(self.scope, at, param, value, self.what)
                     fine = False
         return fine
+
+    def _misfit(
+        self,
+        params: Sequence[Parameter],
+        args: Sequence[tree.Expr | None],
+        found: Sequence[Type | None],
+    ) -> bool:
+        """Report the first argument that no generics make fit, which is why some are not found."""
+        for param, arg, t in zip(params, args, found, strict=True):
+            if arg is None or t is None or contextual(t) or _may_fit(param.type, t):
+                continue
+            origin = Origin(f"parameter `{param.name}` of `{self.what}` is", param.at, "here")
+            code = "E2101"
+            if isinstance(t, TensorType) and isinstance(param.type, TensorType) and t.shape:
+                code = "E2202"
+            mismatch = Mismatch(code, t, param.type)
+            report_mismatch(self.scope, arg, t, Expected(param.type, origin), mismatch)
+            return True
+        return False
 
     def _give_up(
         self,
@@ -699,6 +718,23 @@ class _Filling:
             related=(Label(missing[0].span, "declared here"),),
             help=f"write the generics out: `{written}(...)`",
         )
+
+
+def _may_fit(want: Type, found: Type) -> bool:
+    """Some generics could make the two one type, as far as ranks and kinds tell."""
+    match want, found:
+        case TensorType(a), TensorType(b):
+            fixed = sum(isinstance(axis, Dim) for axis in a)
+            return len(b) == fixed if fixed == len(a) else len(b) >= fixed
+        case TupleType(a), TupleType(b):
+            pairs = zip(a, b, strict=False)
+            return len(a) == len(b) and all(_may_fit(x, y) for x, y in pairs)
+        case OptionalType(a), OptionalType(b):
+            return _may_fit(a, b)
+        case StructType(), StructType():
+            return want.decl is found.decl
+        case _:
+            return isinstance(found, UnknownType) or type(want) is type(found)
 
 
 def _names_of(value: GenericValue) -> frozenset[str]:

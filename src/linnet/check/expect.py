@@ -10,7 +10,7 @@ from linnet.check.scope import Scope
 from linnet.core import rules
 from linnet.core.rules import Broken, Obligation
 from linnet.diagnostics import Edit, Help, Label
-from linnet.dims import Dim, Refuted, Relation, Unproved, Verdict
+from linnet.dims import Dim, Refuted, Relation, Unproved, Verdict, suggest
 from linnet.source import Span
 from linnet.syntax import tree
 from linnet.types import (
@@ -152,13 +152,24 @@ def counterexample(verdict: Verdict, goal: Relation, form: str = "{left} is not 
     return f"{sizes_text(verdict, goal.names())}: {text}" if goal.names() else text
 
 
-def clause_help(scope: Scope, verdict: Verdict) -> Help | None:
-    """The `where` clause that would make a goal provable, as an edit where it can be placed."""
-    if not isinstance(verdict, Unproved) or not verdict.suggestions:
+def clause_help(scope: Scope, verdict: Verdict, goal: Relation) -> Help | None:
+    """A `where` clause that would make a goal provable, as an edit where it can be placed.
+
+    That two sizes are equal is no clause to suggest when they are known to differ somewhere.
+    """
+    found = verdict.suggestions if isinstance(verdict, Unproved) else ()
+    if isinstance(verdict, Refuted) and goal.names():
+        found = suggest(scope.known.facts, goal)
+    # `N == 1` proves much and is rarely meant.
+    clauses = [c for c in found if c.op != "==" or c.right.constant in (None, 0)]
+    if not clauses or (isinstance(verdict, Refuted) and _same_size(clauses[0])):
         return None
-    clause = verdict.suggestions[0]
-    edit = _clause_edit(scope, clause)
-    return Help(f"add `where {clause}`", (edit,) if edit is not None else ())
+    edit = _clause_edit(scope, clauses[0])
+    return Help(f"add `where {clauses[0]}`", (edit,) if edit is not None else ())
+
+
+def _same_size(clause: Relation) -> bool:
+    return clause.op == "==" and clause.right.constant is None
 
 
 def _clause_edit(scope: Scope, clause: Relation) -> Edit | None:
@@ -247,7 +258,12 @@ def _compare_tensors(scope: Scope, found: TensorType, want: TensorType) -> Misma
         elif goal.names():
             notes.append(shown)
         return Mismatch(
-            "E2202", found, want, tuple(notes), clause_help(scope, verdict), uncertain=not shown
+            "E2202",
+            found,
+            want,
+            tuple(notes),
+            clause_help(scope, verdict, goal),
+            uncertain=not shown,
         )
     if found.dtype != want.dtype:
         fix = f"convert it: `cast<{want.dtype}>(...)`"

@@ -186,9 +186,7 @@ def prove_divisor(scope: Scope, by: Dim, at: Span) -> None:
     verdict = scope.known.verdict(goal)
     shown = counterexample(verdict, goal, "the divisor is {left}")
     message = f"the divisor `{by}` may be 0" if constant is None else f"the divisor is {constant}"
-    fix = clause_help(scope, verdict)
-    if fix is None and constant is None:
-        fix = Help(f"add `where {goal}`")
+    fix = clause_help(scope, verdict, goal)
     notes = (shown,) if shown and constant is None else ()
     scope.report("E2205", message, at, notes=notes, help=fix)
 
@@ -734,7 +732,7 @@ def ruled(
             related=tuple(
                 Label(p.span, shape_text(t.shape)) for p, t in zip(parts, found, strict=True)
             ),
-            help=clause_help(scope, verdict) or _axis_fix(found),
+            help=clause_help(scope, verdict, goal) or _axis_fix(found),
         )
         return UNKNOWN
     _broken(scope, e, what, parts, found, outcome)

@@ -105,7 +105,7 @@ def _block(scope: Scope, e: tree.Index, base: BlockArray) -> Type:
     with scope.mode(False):
         at = exprs.dimension(scope, item, f"the index of `{name}`")
     if at is None:
-        return base.of
+        return UNKNOWN
     prove_index(scope, item, at, base.length, f"`{name}` has {base.length} blocks")
     scope.analysis.subscripts[e] = ArrayElement(at)
     return base.of
@@ -142,7 +142,7 @@ def _out_of_range(
         is_ = "may be negative"
     elif goal.names():
         is_ = "may be out of range"
-    help = clause_help(scope, verdict)
+    help = clause_help(scope, verdict, goal)
     if negative and shown and help is None:
         extent = "the extent" if not goal.names() else "its extent"
         scope.report(
@@ -526,7 +526,7 @@ def _same_extent(scope: Scope, index: IndexVar, first: Place, other: Place) -> b
             notes = (shown,)
         elif not shown:
             notes = (f"could not prove `{goal}`",)
-        help = clause_help(scope, verdict)
+        help = clause_help(scope, verdict, goal)
     scope.report(
         "E2201",
         f"the index `{index.name}` stands on {first.of}, `{first.extent}`, and on {other.of}, "

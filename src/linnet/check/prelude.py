@@ -275,10 +275,11 @@ def _reshape(scope: Scope, e: tree.Call, args: Args, hint: Expected | None) -> T
         return _report_broken(scope, e, outcome, found)
     if failure := first_failure(scope, outcome.obligations):
         obligation, verdict = failure
+        goal = obligation.goal
         if obligation.code == "E2208":
-            return _negative(scope, args[1], obligation.goal.left)
+            return _negative(scope, args[1], goal.left)
         before, after = element_count(found.shape), element_count(shape)
-        shown = counterexample(verdict, obligation.goal, "{left} elements become {right}")
+        shown = counterexample(verdict, goal, "{left} elements become {right}")
         x = text_of(args[0])
         if not shown:
             message = (
@@ -295,8 +296,8 @@ def _reshape(scope: Scope, e: tree.Call, args: Args, hint: Expected | None) -> T
             message,
             e,
             related=(Label(args[0].span, f"{found}"), Label(args[1].span, f"`{after}` elements")),
-            notes=(shown,) if shown and obligation.goal.names() else (),
-            help=clause_help(scope, verdict),
+            notes=(shown,) if shown and goal.names() else (),
+            help=clause_help(scope, verdict, goal),
         )
         return UNKNOWN
     _warn_of_mixing(scope, e, args, found.shape, shape)
@@ -416,7 +417,7 @@ def _broadcast_to(scope: Scope, e: tree.Call, args: Args, hint: Expected | None)
             f"`{text_of(args[0])}`, {shape_text(found.shape)}, {verb} to {shape_text(shape)}",
             e,
             notes=(note, shown) if shown and goal.names() else (note,),
-            help=clause_help(scope, verdict),
+            help=clause_help(scope, verdict, goal),
         )
         return UNKNOWN
     return _record(scope, e, args[:1], outcome.type)
@@ -476,7 +477,7 @@ def _concat(scope: Scope, e: tree.Call, args: Args, hint: Expected | None) -> Ty
             e,
             related=listed,
             notes=(shown,) if shown and goal.names() else (),
-            help=clause_help(scope, verdict),
+            help=clause_help(scope, verdict, goal),
         )
         return UNKNOWN
     return _record(scope, e, parts, outcome.type, axis=axis)
