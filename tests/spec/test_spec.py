@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from linnet_md import Program, programs, run
 
 FILES = sorted(Path(__file__).parent.glob("*.md"))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 
 from linnet.check import blocks, consts, declare, effects, scope, stmts, unused
 from linnet.check.analysis import Analysis
@@ -74,6 +76,24 @@ def _check(
     for signature in list(analysis.signatures.values()):
         stmts.function(checking, signature)
     effects.compute(checking)
+    read = {module.file.source for module in modules} | {package.manifest}
+    read |= {module.file.package.manifest for module in modules}
+    analysis.findings.items.extend(
+        d for d in workspace.findings.items if d.primary.span.source in read
+    )
     if analysis.ok:
         unused.warn(checking)
     return analysis
+
+
+class _Check(ModuleType):
+    """The module is also the public function `linnet.check`, since both have that name."""
+
+    def __call__(
+        self, place: str | Path | Workspace, target: str | Path | Package | ModuleFile = "."
+    ) -> Analysis:
+        """`linnet.check(path)`, or `linnet.check(workspace, path)` for one with unsaved texts."""
+        return check(place, target) if isinstance(place, Workspace) else check(Workspace(), place)
+
+
+sys.modules[__name__].__class__ = _Check

@@ -156,7 +156,7 @@ def dimension(scope: Scope, e: tree.Expr, what: str) -> Dim | None:
     symbol = scope.analysis.symbols.get(bare(e))
     if isinstance(symbol, Local) and symbol.kind == "loop":
         notes = ("the variable of a `static for` is a value; it cannot stand in a shape",)
-    elif isinstance(symbol, Local) and isinstance(symbol.decl, tree.Let):
+    elif isinstance(symbol, Local) and symbol.kind == "let" and found == scalar(I64):
         notes = ("a `let` of a constant integer is an i64 value; a `const` may stand in a shape",)
     if isinstance(found, TensorType) and not found.shape and found.dtype == I64:
         reason = "is an i64 value, known when the program runs"
@@ -792,8 +792,17 @@ def condition(scope: Scope, e: tree.Expr, what: str) -> None:
 
 
 def _if(scope: Scope, e: tree.If, hint: Expected | None) -> Type:
-    condition(scope, e.condition, "if")
-    return branches(scope, [(e.then, None), (e.other, None)], hint)
+    """All branches of an `if ... else if ...` chain are looked at together."""
+    chain: list[tree.If] = [e]
+    while isinstance(chain[-1].other, tree.If):
+        chain.append(chain[-1].other)
+    for link in chain:
+        condition(scope, link.condition, "if")
+    arms: list[Arm] = [(link.then, None) for link in chain]
+    found = branches(scope, [*arms, (chain[-1].other, None)], hint)
+    for link in chain[1:]:
+        scope.analysis.types[link] = found
+    return found
 
 
 def _match(scope: Scope, e: tree.Match, hint: Expected | None) -> Type:

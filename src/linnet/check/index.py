@@ -482,12 +482,16 @@ def _close(
     node: tree.IndexLet | tree.Reduction,
     indices: Sequence[IndexVar],
     code: str,
+    body: Type,
 ) -> Frame | None:
-    """The frame with the extent of each index; None when one has none."""
+    """The frame with the extent of each index; None when one has none.
+
+    That an index stands nowhere is no news where the body was not understood.
+    """
     extents: list[Dim | tuple[Dim | object, ...]] = []
     for index in indices:
         places = scope.places.pop(index)
-        if index in scope.lost:
+        if index in scope.lost or (not places and isinstance(body, UnknownType)):
             continue
         if not places:
             role = "reduced over" if code == "E3102" else "listed on the left"
@@ -545,7 +549,7 @@ def index_let(scope: Scope, s: tree.IndexLet) -> None:
     with scope.nested(), scope.mode(True):
         indices = _declare(scope, s.outputs, reduced=False)
         body = exprs.settled(scope, s.value)
-    frame = _close(scope, s, indices, "E3103")
+    frame = _close(scope, s, indices, "E3103", body)
     found: Type = UNKNOWN
     if isinstance(body, TensorType):
         if frame is not None and len(indices) == len(s.outputs):
@@ -581,7 +585,7 @@ def reduction(scope: Scope, e: tree.Reduction, hint: Expected | None) -> Type:
             body = coerce(scope, e.body, body, hint)
         else:
             body = exprs.settle_default(scope, e.body, body, hint)
-    frame = _close(scope, e, indices, "E3102")
+    frame = _close(scope, e, indices, "E3102", body)
     if isinstance(body, UnknownType):
         return UNKNOWN
     if not isinstance(body, TensorType):
