@@ -22,7 +22,7 @@ from linnet.core.ir import (
     ResultsType,
     functions_of,
 )
-from linnet.core.rewrite import topological
+from linnet.core.rewrite import nodes_of
 from linnet.diagnostics import PlanError
 from linnet.dims import Atom, Dim, Relation
 from linnet.source import Span
@@ -275,7 +275,7 @@ def demands(function: Function) -> tuple[Demand, ...]:
         found.setdefault((demand.goal, demand.access), demand)
 
     def inside(body: Function) -> None:
-        for node in topological(body.results):
+        for node in nodes_of(body):
             for dim in _dims_of(node):
                 if not _natural(dim):
                     add(Demand(Relation(">=", dim, Dim.of(0)), dim, False, node.span))

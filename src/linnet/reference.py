@@ -45,7 +45,7 @@ from linnet.core.ir import (
     While,
     operands,
 )
-from linnet.core.rewrite import topological
+from linnet.core.rewrite import nodes_of
 from linnet.core.scalars import integer_range, wrap
 from linnet.diagnostics import InternalError, PlanError
 from linnet.dims import Dim
@@ -192,7 +192,7 @@ def _extents(type: TensorType, sizes: Sizes) -> tuple[int, ...]:
 @lru_cache(maxsize=4096)
 def _schedule(function: Function) -> tuple[tuple[Node, tuple[Node, ...]], ...]:
     """The nodes in order, each with the nodes whose values nothing needs after it."""
-    order = topological(function.results)
+    order = nodes_of(function)
     kept = set(function.results)
     last: dict[Node, Node] = {}
     for node in order:

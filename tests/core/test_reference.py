@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from core.graphs import arrays, dims, function, program, tensor, unary_function
 from linnet.core.build import Builder
 from linnet.core.ir import ArrayType, Function, Node
-from linnet.core.scalars import round_float
+from linnet.core.scalars import fold_unary, round_float
 from linnet.diagnostics import PlanError
 from linnet.dims import Dim
 from linnet.reference import evaluate, evaluate_function
@@ -480,3 +480,16 @@ def test_large_values_are_let_go_after_their_last_use() -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 8 * 2**20
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16, F32], ids=str)
+def test_functions_of_constants_are_folded_to_what_the_reference_gives(dtype: DType) -> None:
+    ops: list[Any] = ["exp", "log", "sin", "cos", "tanh", "rsqrt", "sqrt"]
+    values = [0.25, 1.0, 2.0, 3.5, 8.0, 64.0, 10000.0]
+    of = tensor(dtype, len(values))
+    f = unary_function(lambda b, x: [b.unary(op, x) for op in ops], of)
+    x = np.array(values).astype(ARRAYS[dtype.name])
+    for op, out in zip(ops, evaluate_function(f, [x]), strict=True):
+        for value, wanted in zip(values, out.astype(float), strict=True):
+            folded = fold_unary(op, round_float(value, dtype), dtype)
+            assert folded is None or folded == wanted, (op, value)

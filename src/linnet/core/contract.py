@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from linnet.core.build import ONE, Builder
@@ -12,9 +13,9 @@ from linnet.core.simplify import simpler
 from linnet.dims import Dim
 
 
-def contract(function: Function) -> Function:
+def contract(function: Function, functions: Mapping[Function, Function] | None = None) -> Function:
     """The function with every sum over a product of two tensors as a Dot."""
-    return rewrite(function, lambda node, b: contracted(node, b) or simpler(node, b))
+    return rewrite(function, lambda node, b: contracted(node, b) or simpler(node, b), functions)
 
 
 @dataclass(frozen=True, slots=True)

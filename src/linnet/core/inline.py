@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from linnet.core.build import Builder
@@ -16,7 +17,7 @@ from linnet.core.ir import (
     Size,
     functions_of,
 )
-from linnet.core.rewrite import map_functions, rewrite, substitute, topological
+from linnet.core.rewrite import map_functions, nodes_of, rewrite, substitute
 from linnet.dims import Facts, Relation, proves
 
 LIMIT = 16
@@ -31,8 +32,8 @@ def inline(program: Program) -> Program:
     """
     small: dict[Function, bool] = {}
 
-    def change(function: Function) -> Function:
-        changed = _inlined(function, small)
+    def change(function: Function, renewed: Mapping[Function, Function]) -> Function:
+        changed = _inlined(function, renewed, small)
         small[changed] = changed.kind == "fn" and _is_small(changed)
         return changed
 
@@ -40,14 +41,16 @@ def inline(program: Program) -> Program:
 
 
 def _is_small(function: Function) -> bool:
-    nodes = topological(function.results)
+    nodes = nodes_of(function)
     counted = [n for n in nodes if not isinstance(n, (Param, Literal, Size, Result))]
     return len(counted) <= LIMIT and not any(
         functions_of(n) for n in counted if not isinstance(n, Call)
     )
 
 
-def _inlined(function: Function, small: dict[Function, bool]) -> Function:
+def _inlined(
+    function: Function, renewed: Mapping[Function, Function], small: dict[Function, bool]
+) -> Function:
     facts: dict[Relation, None] = {}
 
     def body_of(node: Node, b: Builder) -> Node | None:
@@ -63,7 +66,7 @@ def _inlined(function: Function, small: dict[Function, bool]) -> Function:
             case _:
                 return None
 
-    changed = rewrite(function, body_of)
+    changed = rewrite(function, body_of, renewed)
     known = Facts.of(changed.facts)
     new = [fact for fact in facts if not proves(known, fact)]
     return replace(changed, facts=known.extend(new).relations) if new else changed

@@ -11,7 +11,9 @@ what the products and the sum are kept in; its result has that dtype too.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 from typing import Literal as Lit
 
 from linnet.dims import Dim, Relation
@@ -326,48 +328,54 @@ AnyNode = (
 )
 
 
+def _none(node: Any) -> tuple[Node, ...]:
+    return ()
+
+
+def _x(node: Any) -> tuple[Node, ...]:
+    return (node.x,)
+
+
+def _pair(node: Any) -> tuple[Node, ...]:
+    return (node.a, node.b)
+
+
+def _inputs(node: Any) -> tuple[Node, ...]:
+    inputs: tuple[Node, ...] = node.inputs
+    return inputs
+
+
+# By class, for walks ask this of every node.
+_OPERANDS: dict[type[Node], Callable[[Any], tuple[Node, ...]]] = {
+    **dict.fromkeys((Param, Literal, Size, Iota), _none),
+    **dict.fromkeys((Unary, Cast, Reshape, Permute, Expand, Slice, Reduce, Element), _x),
+    **dict.fromkeys((Binary, Compare, Dot), _pair),
+    **dict.fromkeys((Call, While), _inputs),
+    Select: lambda n: (n.c, n.a, n.b),
+    Concat: lambda n: n.parts,
+    Gather: lambda n: (n.x, *(index for index in n.indices if index is not None)),
+    If: lambda n: (n.c, *n.inputs),
+    For: lambda n: (*n.carried, *n.scanned, *n.fixed),
+    Result: lambda n: (n.of,),
+    Update: lambda n: (n.x, n.value),
+}
+_FUNCTIONS: dict[type[Node], Callable[[Any], tuple[Function, ...]]] = {
+    Call: lambda n: (n.function,),
+    If: lambda n: (n.then, n.other),
+    While: lambda n: (n.test, n.body),
+    For: lambda n: (n.body,),
+}
+
+
 def operands(node: Node) -> tuple[Node, ...]:
     """The nodes that a node takes, in the order of its fields."""
-    match node:
-        case Param() | Literal() | Size() | Iota():
-            return ()
-        case Binary(_, a, b) | Compare(_, a, b) | Dot(a, b):
-            return (a, b)
-        case Unary(_, x) | Reduce(_, x):
-            return (x,)
-        case Cast(x) | Reshape(x) | Permute(x) | Expand(x) | Slice(x) | Element(x) | Result(x):
-            return (x,)
-        case Select(c, a, b):
-            return (c, a, b)
-        case Concat(parts):
-            return parts
-        case Gather(x, indices):
-            return (x, *(index for index in indices if index is not None))
-        case Call(_, inputs) | While(_, _, inputs):
-            return inputs
-        case If(c, _, _, inputs):
-            return (c, *inputs)
-        case For(_, _, _, _, carried, scanned, fixed):
-            return (*carried, *scanned, *fixed)
-        case Update(x, _, value):
-            return (x, value)
-        case _:
-            raise TypeError(f"{type(node).__name__} is not a Core node")
+    return _OPERANDS[type(node)](node)
 
 
 def functions_of(node: Node) -> tuple[Function, ...]:
     """The functions that a node runs: a call's callee, the bodies of If, While and For."""
-    match node:
-        case Call(function):
-            return (function,)
-        case If(_, then, other):
-            return (then, other)
-        case While(test, body):
-            return (test, body)
-        case For(body):
-            return (body,)
-        case _:
-            return ()
+    found = _FUNCTIONS.get(type(node))
+    return found(node) if found is not None else ()
 
 
 @dataclass(frozen=True, slots=True)

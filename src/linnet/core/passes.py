@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from linnet.core.contract import contract
 from linnet.core.inline import inline
-from linnet.core.ir import Function, Program
-from linnet.core.rewrite import map_functions
+from linnet.core.ir import Program
+from linnet.core.rewrite import Change, map_functions
 from linnet.core.simplify import simplify
 from linnet.core.verify import verify
 from linnet.diagnostics import InternalError
@@ -26,7 +26,7 @@ class Pass:
     policies: frozenset[str] = ALL
 
 
-def _each(change: Callable[[Function], Function]) -> Callable[[Program], Program]:
+def _each(change: Change) -> Callable[[Program], Program]:
     return lambda program: map_functions(program, change)
 
 

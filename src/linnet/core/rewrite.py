@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from linnet.core.build import Builder, named_like
 from linnet.core.derive import equal_types, substitute_value_type
@@ -66,6 +67,12 @@ def topological(results: Iterable[Node]) -> list[Node]:
     return order
 
 
+@lru_cache(maxsize=8192)
+def nodes_of(function: Function) -> tuple[Node, ...]:
+    """Every node that the function's results need, operands before users; remembered."""
+    return tuple(topological(function.results))
+
+
 def reachable(program: Program) -> list[Function]:
     """Every function that the entries run, callees first, bodies of control flow left out."""
     order: list[Function] = []
@@ -88,7 +95,7 @@ def callees(function: Function) -> list[Function]:
     """The functions that a function calls, from the bodies in it too, each once, in order."""
     found: dict[Function, None] = {}
     for body in bodies(function):
-        for node in topological(body.results):
+        for node in nodes_of(body):
             if isinstance(node, Call):
                 found[node.function] = None
     return list(found)
@@ -98,7 +105,7 @@ def bodies(function: Function) -> list[Function]:
     """The function and the bodies of its If, While and For nodes, outer ones first."""
     out = [function]
     for current in out:
-        for node in topological(current.results):
+        for node in nodes_of(current):
             if not isinstance(node, Call):
                 out.extend(f for f in functions_of(node) if f not in out)
     return out
@@ -160,7 +167,7 @@ def rewrite(
         facts = facts.extend(body.facts)
         builder = RewritingBuilder(facts, rule)
         done: dict[Node, Node] = {}
-        for node in topological(body.results):
+        for node in nodes_of(body):
             for inner in functions_of(node):
                 if not isinstance(node, Call) and inner not in renewed:
                     renewed[inner] = of(inner, facts)
@@ -173,12 +180,15 @@ def rewrite(
     return of(function, Facts())
 
 
-def map_functions(program: Program, change: Callable[[Function], Function]) -> Program:
+Change = Callable[[Function, Mapping[Function, Function]], Function]
+"""A function changed, its callees replaced by what they have become."""
+
+
+def map_functions(program: Program, change: Change) -> Program:
     """The program with every function changed, callees first; functions no longer used are gone."""
     renewed: dict[Function, Function] = {}
     for function in reachable(program):
-        retargeted = rewrite(function, _keep, renewed)
-        renewed[function] = change(retargeted)
+        renewed[function] = change(function, renewed)
     return retarget(program, renewed)
 
 
@@ -188,10 +198,6 @@ def retarget(program: Program, renewed: Mapping[Function, Function]) -> Program:
     used = set(reachable(replace(program, functions={}, entries=entries)))
     functions = {name: renewed[f] for name, f in program.functions.items() if renewed[f] in used}
     return replace(program, functions=functions, entries=entries)
-
-
-def _keep(node: Node, builder: Builder) -> Node | None:
-    return None
 
 
 # ---------------------------------------------------------------- rebuilding

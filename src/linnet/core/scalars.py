@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 
-from linnet.types import DType
+from linnet.types import F32, F64, DType
 
 # Significant bits and the exponent of the smallest normal number.
 _FLOATS: dict[str, tuple[int, int, float]] = {
@@ -74,7 +74,8 @@ def bits_of(value: bool | int | float) -> bytes | int:
 # ---------------------------------------------------------------- operations on constants
 #
 # Only what the reference computes to the last bit: f64 holds sums, products, quotients and roots
-# of narrower floats closely enough that rounding them again is rounding once.
+# of narrower floats closely enough that rounding them again is rounding once, and the functions
+# of narrower floats in nearly every bit that is then rounded away.
 
 Scalar = bool | int | float
 
@@ -90,6 +91,14 @@ def fold_unary(op: str, x: Scalar, dtype: DType) -> Scalar | None:
             return abs(x) if dtype.is_float else wrap(abs(int(x)), dtype)
         case "sqrt":
             return round_float(math.sqrt(x), dtype) if x >= 0 else math.nan
+        case "rsqrt" if x > 0:
+            wide = F32 if dtype.bits == 16 else F64
+            return round_float(1 / round_float(math.sqrt(x), wide), dtype)
+        case "exp" | "log" | "sin" | "cos" | "tanh" if dtype.bits < 64:
+            try:
+                return round_float(getattr(math, op)(x), dtype)
+            except (ValueError, OverflowError):
+                return None
         case _:
             return None
 

@@ -5,7 +5,7 @@ Every rule keeps results to the last bit, NaN and -0.0 included; sums may change
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from linnet.core.build import ONE, ZERO, Builder
 from linnet.core.derive import dtype_of, shape_of
@@ -27,6 +27,7 @@ from linnet.core.ir import (
     Reshape,
     Result,
     Select,
+    Size,
     Slice,
     Unary,
     Update,
@@ -42,12 +43,12 @@ from linnet.core.scalars import (
     wrap,
 )
 from linnet.dims import Dim
-from linnet.types import BOOL, DType
+from linnet.types import BOOL, I64, DType
 
 
-def simplify(function: Function) -> Function:
-    """The function with every node as simple as the rules know."""
-    return rewrite(function, simpler)
+def simplify(function: Function, functions: Mapping[Function, Function] | None = None) -> Function:
+    """The function with every node as simple as the rules know, calling `functions` instead."""
+    return rewrite(function, simpler, functions)
 
 
 def simpler(node: Node, b: Builder) -> Node | None:
@@ -113,6 +114,8 @@ def _identity(node: Node, b: Builder) -> Node | None:
             if isinstance(c, Unary) and c.op == "not":
                 return b.select(c.x, y, x, node.span)
             return None
+        case Cast(Size(dim, inner), dtype) if inner == I64 and dtype != BOOL:
+            return b.size(dim, dtype, node.span)
         case Cast(Cast(x, middle), dtype):
             return _cast_twice(x, middle, dtype, node, b)
         case _:

@@ -24,7 +24,7 @@ from linnet.core.ir import (
     functions_of,
 )
 from linnet.core.print import names_of, node_text
-from linnet.core.rewrite import reachable, topological
+from linnet.core.rewrite import nodes_of, reachable
 from linnet.core.rules import Broken, Obligation
 from linnet.diagnostics import InternalError
 from linnet.dims import Dim, Facts, proves
@@ -54,7 +54,7 @@ def verify_function(function: Function, stage: str = "verify") -> None:
 
 
 def _called(function: Function) -> list[Function]:
-    return [n.function for n in topological(function.results) if isinstance(n, Call)]
+    return [n.function for n in nodes_of(function) if isinstance(n, Call)]
 
 
 class _Verifier:
@@ -69,7 +69,7 @@ class _Verifier:
         self.check_params()
         seen: dict[object, Node] = {}
         given = set(self.function.params)
-        for node in topological(self.function.results):
+        for node in nodes_of(self.function):
             if isinstance(node, Param) and node not in given:
                 self.fail(node, f"the parameter {node.name} is not one of this function")
             key = node_key(node)
