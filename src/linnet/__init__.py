@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from linnet.check import check as check
+    from pathlib import Path
+
+    from linnet.check import Analysis
     from linnet.diagnostics import InternalError as InternalError
     from linnet.diagnostics import LinnetError as LinnetError
     from linnet.diagnostics import NestError as NestError
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
     from linnet.weights import read_bindings as read_bindings
     from linnet.weights import safetensors_files as safetensors_files
     from linnet.weights import write_bindings as write_bindings
+    from linnet.workspace import Workspace
+
+    def check(place: str | Path | Workspace, target: str | Path = ".") -> Analysis: ...
+
 
 # Public name -> the module that holds it under the same name.
 _HOME = {
@@ -30,7 +36,6 @@ _HOME = {
     "PlanError": "linnet.diagnostics",
     "RawTensor": "linnet.weights",
     "apply_bindings": "linnet.weights",
-    "check": "linnet.check",
     "iter_safetensors": "linnet.weights",
     "load": "linnet.nest",
     "read_arrays": "linnet.weights",
@@ -42,6 +47,8 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     """A public name, imported now and kept."""
+    if name == "check":  # the package of that name, which can be called
+        return import_module("linnet.check")
     if name not in _HOME:
         raise AttributeError(f"module 'linnet' has no attribute {name!r}")
     value = getattr(import_module(_HOME[name]), name)
@@ -50,4 +57,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME])
+    return sorted({*globals(), *_HOME, "check"})

@@ -64,9 +64,7 @@ class Workspace:
         given = std_root or os.environ.get("LINNET_STD")
         root = _real(given or Path(__file__).parent / "std")
         if given and not root.is_dir():
-            raise LinnetError(
-                f"{given}: no such directory; the standard library is looked for here"
-            )
+            raise LinnetError(f"{given}: no such directory (the standard library, as given)")
         self.findings = Findings()
         self.std = Package("std", LANGUAGE, root, None)
         self._overlays = {_real(path): text for path, text in (overlays or {}).items()}

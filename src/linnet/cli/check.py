@@ -26,6 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.std and not Path(args.std).is_dir():
+        print(f"linnet check: --std {args.std}: no such directory", file=sys.stderr)
+        return USAGE
     workspace = Workspace(std_root=args.std)
     targets: list[Package | ModuleFile] = []
     for path in map(Path, args.paths):
