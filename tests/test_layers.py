@@ -48,9 +48,15 @@ def row_of(name: str) -> tuple[int, int] | None:
 
 
 def imports(file: Path) -> Iterator[tuple[int, str]]:
-    """(line, module of Linnet) for each import in a file, wherever it stands."""
+    """(line, module of Linnet) for each import in a file, wherever it stands.
+
+    The public names of `linnet` itself are a table; what type checkers read instead is left out.
+    """
     package = ["linnet", *file.relative_to(SRC / "linnet").parts[:-1]]
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    if file == SRC / "linnet/__init__.py":
+        tree.body = [node for node in tree.body if not is_type_checking(node)]
+    for node in ast.walk(tree):
         targets: list[str] = []
         if isinstance(node, ast.Import):
             targets = [alias.name for alias in node.names]
@@ -63,6 +69,10 @@ def imports(file: Path) -> Iterator[tuple[int, str]]:
         for target in targets:
             if target.split(".")[0] == "linnet":
                 yield node.lineno, target.partition(".")[2] or "__init__"
+
+
+def is_type_checking(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
 def is_module(dotted: str) -> bool:
