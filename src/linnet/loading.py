@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from linnet.check import check
 from linnet.check.analysis import Analysis
+from linnet.check.blocks import manifest
 from linnet.core.ir import Program
 from linnet.core.lower import lower
 from linnet.core.passes import optimize as run_passes
 from linnet.diagnostics import PlanError
 from linnet.policy import Policy
-from linnet.weights import Bound, Checkpoint, Slot, expand_bindings, open_checkpoint, plan_bindings
+from linnet.weights import (
+    Bound,
+    Checkpoint,
+    Slot,
+    apply_bindings,
+    expand_bindings,
+    open_checkpoint,
+    plan_bindings,
+)
 from linnet.weights.bindings import read_bindings
 from linnet.weights.checkpoint import Weights
 from linnet.workspace import Workspace
@@ -49,10 +58,13 @@ def load_source(
     cast_dtype: bool = False,
     optimize: bool = True,
     policy: Policy = "fast",
+    overrides: Collection[str] = (),
 ) -> Loaded:
     """The source checked and lowered, and every tensor's name, shape and dtype checked.
 
-    Optional members are present where the checkpoint has them. Raises PlanError with everything
+    Optional members are present where the checkpoint has them. `overrides` names generics that the
+    caller changed from a card's: where one of them makes an array of subs shorter, the tensors of
+    the positions that are left out stay unread. Raises PlanError with everything
     that is wrong with the source, the generics or the checkpoint.
     """
     analysis = check(Workspace(std_root=std_root), source, constants=constants)
@@ -67,8 +79,14 @@ def load_source(
         program = run_passes(program, policy)
     if checkpoint is None:
         return Loaded(program, None, analysis)
+    left_out = _left_out(analysis, program, checkpoint, names, overrides)
     bound = plan_bindings(
-        slots_of(program), checkpoint, names, strict=strict, cast_dtype=cast_dtype
+        slots_of(program),
+        checkpoint,
+        {path: name for path, name in names.items() if path not in left_out} if names else names,
+        strict=strict,
+        cast_dtype=cast_dtype,
+        unread=frozenset(left_out.values()),
     )
     return Loaded(program, bound, analysis)
 
@@ -83,6 +101,34 @@ def slots_of(program: Program) -> list[Slot]:
         for path in entry.expanded():
             out.append(Slot(path, shape, str(entry.type.dtype), entry.optional))
     return out
+
+
+def _left_out(
+    analysis: Analysis,
+    program: Program,
+    checkpoint: Checkpoint,
+    bindings: Mapping[str, str] | None,
+    overrides: Collection[str],
+) -> dict[str, str]:
+    """Path -> tensor of the positions beyond the end of arrays that an override shortened."""
+    if not overrides:
+        return {}
+    block = next(b for b in analysis.blocks if b.name.text == program.manifest.root)
+    shortened = [
+        re.compile(re.escape(entry.path).replace(r"\*", "(?:0|[1-9][0-9]*)"))
+        for entry in manifest(analysis, block)
+        if any(length.names() & set(overrides) for length in entry.lengths)
+    ]
+    paths = {slot.path for slot in slots_of(program)}
+    names = {name: name for name in checkpoint.tensors}
+    written = {k: n for k, n in (bindings or names).items() if not _PLACEHOLDER.search(k)}
+    patterns = {k: n for k, n in (bindings or names).items() if _PLACEHOLDER.search(k)}
+    found = {**apply_bindings(names, patterns), **written}
+    return {
+        path: name
+        for path, name in found.items()
+        if path not in paths and any(pattern.fullmatch(path) for pattern in shortened)
+    }
 
 
 class _Presence:

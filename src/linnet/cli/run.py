@@ -134,6 +134,7 @@ def _load(args: argparse.Namespace, card: Any, files: Any, positions: int, answe
             generics={k: v for k, v in generics.items() if k in card.generics or k == "T"},
             weights=args.weights if files is None else list(files.files),
             bindings=card.bindings_path if files is None else files.bindings,
+            entries=("prefill", "decode"),
             numerics=args.numerics,
             std_root=args.std,
             cast_dtype=args.dtype is not None or (files is not None and files.cast_dtype),
@@ -141,13 +142,6 @@ def _load(args: argparse.Namespace, card: Any, files: Any, positions: int, answe
     except BaseException:
         print(file=sys.stderr)
         raise
-    for name in ("prefill", "decode"):
-        if name not in model.entries:
-            print(file=sys.stderr)
-            raise LinnetError(
-                f"{card.name} has no entry {name}: `linnet run` needs a text decoder; "
-                f"its entries are {', '.join(model.entries)}"
-            )
     answer.load_seconds = time.perf_counter() - started
     print(f" {answer.load_seconds:.1f} s", file=sys.stderr)
     return model

@@ -48,13 +48,15 @@ def load(
         # A mirror may store another float dtype than the published file that the card speaks of.
         options["cast_dtype"] = options.get("cast_dtype", False) or found.cast_dtype
         options["bindings"] = found.bindings or options["bindings"]
+    entries = options.get("entries")
     return import_module(LOADERS[backend]).load(
         card.source_path,
         root=card.root,
-        main=card.entry,
+        main=card.entry if entries is None or card.entry in entries else None,
         generics={**card.generics, **(generics or {})},
         constants=card.constants,
         std_root=std_root,
         weights=weights,
+        overrides=[n for n, v in (generics or {}).items() if card.generics.get(n, v) != v],
         **options,
     )

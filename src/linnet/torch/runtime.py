@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import linecache
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -68,12 +68,14 @@ def load(
     cast_dtype: bool = False,
     checked: bool = False,
     seed: int = 0,
+    overrides: Collection[str] = (),
     **later: object,
 ) -> LinnetModule:
     """The program as an nn.Module whose entries run generated source.
 
     Parameters without weights are random: normal with deviation 0.02 from `seed`, integers zero.
-    `checked` makes a runtime index outside its axis an error instead of clamping it. Everything
+    `checked` makes a runtime index outside its axis an error instead of clamping it. `overrides`
+    names generics changed from a card's, which may leave out layers of the checkpoint. Everything
     that is wrong with the source, the generics or the weights is one PlanError.
     """
     _refuse_later(later)
@@ -93,6 +95,7 @@ def load(
         cast_dtype=cast_dtype,
         optimize=optimize,
         policy=policy,
+        overrides=overrides,
     )
     bound = loaded.bound or []
     present = [one.slot.path for one in bound]

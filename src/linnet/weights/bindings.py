@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -58,12 +58,14 @@ def plan_bindings(
     *,
     strict: bool = True,
     cast_dtype: bool = False,
+    unread: Collection[str] = (),
 ) -> list[Bound]:
     """Each slot with its tensor, in slot order, or one PlanError with every problem found.
 
     Problems of the files themselves are part of the same report. `bindings` maps paths to tensor
     names; a path it leaves out is filled by the tensor of its own name. Optional slots without a
-    tensor are left out of the result; without `strict`, so are missing ones.
+    tensor are left out of the result; without `strict`, so are missing ones. Tensors in `unread`
+    need no slot.
     """
     wanted = list(slots)
     checkpoint = open_checkpoint(checkpoint)
@@ -82,7 +84,7 @@ def plan_bindings(
         converted = location.dtype is not None and location.dtype != slot.dtype
         if _fits(slot, location, report, cast_dtype=cast_dtype):
             bound.append(Bound(slot, location, converted))
-    used = {names.get(slot.path, slot.path) for slot in wanted}
+    used = {names.get(slot.path, slot.path) for slot in wanted} | set(unread)
     extra = [
         name for name in checkpoint.tensors if name not in used and not _inert(checkpoint, name)
     ]
