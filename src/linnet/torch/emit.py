@@ -52,7 +52,6 @@ from linnet.dims import Dim, Facts
 from linnet.emit import (
     INDENT,
     Ex,
-    Level,
     Lines,
     Names,
     call,
@@ -65,7 +64,14 @@ from linnet.emit import (
 from linnet.policy import Policy
 from linnet.torch.express import UNSIGNED, Expressions
 from linnet.torch.kernels import KERNELS
-from linnet.torch.state import Place, Residence, element_place, reside, state_inputs
+from linnet.torch.state import (
+    Place,
+    Residence,
+    element_place,
+    reside,
+    state_inputs,
+    written_operands,
+)
 
 # Longer expressions get a name of their own.
 INLINE = 60
@@ -370,6 +376,7 @@ class _Scope(Expressions):
         self.bases = bases  # Linnet's names of what members hang on -> Python's
         self.states: dict[Node, Place] = {}  # of the body's state params
         self.demanded: list[tuple[Node, Place]] = []
+        self.values = body.value_results  # the results that are no new state
         self.uses: Counter[Node] = Counter()
         self.filled_for: Counter[Node] = Counter()  # users that take no Python number
         self.outcomes: dict[Node, dict[int, Result]] = {}
@@ -387,7 +394,7 @@ class _Scope(Expressions):
             self._store(node)
             self._visit(node)
         self._store(None)
-        results = [self.full(r) for r in self.body.value_results]
+        results = [self.full(r) for r in self.values]
         for i in self.residence.cloned_results:
             results[i] = results[i].method("clone")
         return results
@@ -396,24 +403,22 @@ class _Scope(Expressions):
         """What the last statement assigns to these names, taken back, if nothing else reads it."""
         depth, statement = self.lines.items[-1] if self.lines.items else (0, "")
         target, equals, value = statement.partition(" = ")
-        once = all(self.uses[r] == 1 and r in self.named for r in self.body.value_results)
+        once = all(self.uses[r] == 1 and r in self.named for r in self.values)
         if depth != self.lines.depth or not equals or target != names or not once:
             return names
         self.lines.items.pop()
         return value
 
     def _plan(self) -> None:
-        first = len(self.body.value_results)
-        writes = self.body.writes
-        if not self.states:
-            self.states = {p: self.env[p].text for p in self.body.params if p.kind == "state"}
-        if not self.demanded:
-            places = {p.name: place for p, place in self.states.items() if isinstance(p, Param)}
-            self.demanded = [
-                (self.body.results[first + j], places[path]) for j, path in enumerate(writes)
-            ]
+        if self.body is self.writer.function:
+            own = [p for p in self.body.params if p.kind == "state"]
+            self.states = {p: self.env[p].text for p in own}
+            places = {p.name: self.env[p].text for p in own}
+            new = self.body.results[len(self.values) :]
+            pairs = zip(new, self.body.writes, strict=True)
+            self.demanded = [(node, places[path]) for node, path in pairs]
         self.residence = reside(
-            self.body, self.states, self._in_place, self._place_of, self.demanded
+            self.body, self.states, self._in_place, self._place_of, self.demanded, self.values
         )
         self.hoisted = self._constants()
 
@@ -430,7 +435,7 @@ class _Scope(Expressions):
                 stack.extend(operands(node) if node not in self.hoisted else ())
         order = [n for n in self.residence.order if n in seen]
         counted = [n for n in order if n not in self.hoisted]
-        self.uses = count_uses(counted, [*self.body.value_results, *stored])
+        self.uses = count_uses(counted, [*self.values, *stored])
         for node in order:
             if isinstance(node, Result):
                 self.outcomes.setdefault(node.of, {})[node.index] = node
@@ -716,10 +721,18 @@ class _Scope(Expressions):
 
     # ------------------------------------------------ control
 
-    def _child(self, node: Node, body: Function, places: Sequence[tuple[Param, Place]]) -> _Scope:
+    def _child(self, node: Node, body: Function, places: Mapping[tuple[str, str], Place]) -> _Scope:
+        """The scope of a body whose results, new states aside, are values."""
         child = _Scope(self.writer, body, self.lines, self.bases, self.facts)
-        child.states = dict(places)
+        child.states = {p: places[p.base, p.name] for p in body.params if p.kind == "state"}
         return child
+
+    def _returning(self, child: _Scope, states: Mapping[int, Place]) -> list[int]:
+        """The body ends with these results in buffers; the positions of the others."""
+        values = [i for i in range(len(child.body.results)) if i not in states]
+        child.values = tuple(child.body.results[i] for i in values)
+        child.demanded = [(child.body.results[i], place) for i, place in states.items()]
+        return values
 
     def _given(self, child: _Scope, param: Param, x: Node) -> None:
         """The body's param is the outer value, which is not computed again there."""
@@ -733,9 +746,11 @@ class _Scope(Expressions):
             if x in group:
                 own.add(param)
 
-    def _state_places(self, node: Node) -> dict[Param, Place]:
+    def _state_places(self, node: Node) -> dict[tuple[str, str], Place]:
         known = self.residence.places
-        return {p: self._place_of(node, at, p, known) for at, p in state_inputs(node)}
+        return {
+            (p.base, p.name): self._place_of(node, at, p, known) for at, p in state_inputs(node)
+        }
 
     def _nested(self, child: _Scope) -> list[Ex]:
         """The body's statements, one step further in."""
@@ -747,37 +762,33 @@ class _Scope(Expressions):
 
     def _if(self, node: If) -> None:
         places = self._state_places(node)
-        by_name = {p.name: place for p, place in places.items()}
         for x in node.inputs:
             if self._member(x, self.residence.places) is None:
                 self._settled(x)
-        values = len(node.then.value_results)
+        params = node.then.params
+        written = {
+            i: places[params[at - 1].base, params[at - 1].name]
+            for i, at in written_operands(node).items()
+        }
         outcomes = self.outcomes.get(node, {})
         names = {
-            i: self.writer.names.fresh(outcomes[i].hint or "chosen")
-            for i in range(values)
-            if i in outcomes
+            i: self.writer.names.fresh(outcome.hint or "chosen")
+            for i, outcome in sorted(outcomes.items())
+            if i not in written
         }
         condition = self.env[node.c]
         for word, body in ((f"if {condition}", node.then), ("else", node.other)):
-            child = self._child(node, body, [])
+            child = self._child(node, body, places)
+            values = self._returning(child, written)
             for param, x in zip(body.params, node.inputs, strict=True):
                 self._given(child, param, x)
-            child.states = {p: by_name[p.name] for p in body.params if p.kind == "state"}
             start = len(self.lines.items)
             self.lines.add(f"{word}:")
-            results = self._nested(child)
-            self.lines.depth += 1
-            for i, name in names.items():
-                self.lines.add(f"{name} = {results[i]}")
+            results = dict(zip(values, self._nested(child), strict=True))
+            self._next({i: names[i] for i in results if i in names}, results, child, start)
             if len(self.lines.items) == start + 1:
-                self.lines.add("pass")
-            self.lines.depth -= 1
-        for i, outcome in outcomes.items():
-            if i in names:
-                self.env[outcome] = Ex(names[i])
-            else:
-                self._landed(outcome, self.residence.places[outcome])
+                self.lines.items.append((self.lines.depth + 1, "pass"))
+        self._after(node, names)
 
     def _carried(self, params: Sequence[Param], inputs: Sequence[Node]) -> dict[int, str]:
         """A variable for each carried value, holding its first value."""
@@ -793,24 +804,51 @@ class _Scope(Expressions):
             self.lines.add(f"{names[i]} = {self.full(x)}")
         return names
 
-    def _next(self, names: Mapping[int, str], results: Sequence[Ex], child: _Scope) -> None:
-        """The carried variables take their next values, all at once where they read each other."""
+    def _next(
+        self, names: Mapping[int, str], results: Mapping[int, Ex], child: _Scope, start: int
+    ) -> None:
+        """The variables take a body's results, all at once where they read each other.
+
+        The body's statements are those from line `start` on.
+        """
         self.lines.depth += 1
+        texts = {i: results[i].text for i in names}
         if len(results) == 1:
-            results = [Ex(child.last_value(results[0].text), Level.TUPLE)]
-        steps = [(n, results[i].text) for i, n in names.items() if results[i].text != n]
+            texts = {i: child.last_value(text) for i, text in texts.items()}
+        steps = self._renamed([(n, texts[i]) for i, n in names.items() if texts[i] != n], start)
         clash = any(
             re.search(rf"\b{re.escape(name)}\b", text)
             for k, (name, _) in enumerate(steps)
             for _, text in steps[k + 1 :]
         )
         if clash:
-            targets, texts = ", ".join(n for n, _ in steps), ", ".join(t for _, t in steps)
-            self.lines.add(f"{targets} = {texts}")
+            targets, taken = ", ".join(n for n, _ in steps), ", ".join(t for _, t in steps)
+            self.lines.add(f"{targets} = {taken}")
         else:
             for name, text in steps:
                 self.lines.add(f"{name} = {text}")
         self.lines.depth -= 1
+
+    def _renamed(self, steps: list[tuple[str, str]], start: int) -> list[tuple[str, str]]:
+        """The steps that are left when a body's own names for new values give way to the
+        variables', where no later statement reads a variable's old value."""
+        lines = self.lines.items
+        for name, text in list(steps):
+            at = [
+                k
+                for k in range(start, len(lines))
+                if lines[k] == (self.lines.depth, lines[k][1])
+                and lines[k][1].startswith(f"{text} = ")
+            ]
+            old, new = (re.compile(rf"(?<![.\w]){re.escape(t)}\b") for t in (name, text))
+            others = [step for step in steps if step != (name, text)]
+            later = [t for _, t in lines[at[0] + 1 :]] + [t for _, t in others] if at else []
+            if len(at) != 1 or any(old.search(t) for t in later):
+                continue
+            for k in range(at[0], len(lines)):
+                lines[k] = (lines[k][0], new.sub(name, lines[k][1]))
+            steps = [(n, new.sub(name, t)) for n, t in others]
+        return steps
 
     def _after(self, node: Node, names: Mapping[int, str]) -> None:
         for i, outcome in self.outcomes.get(node, {}).items():
@@ -825,25 +863,21 @@ class _Scope(Expressions):
     def _while(self, node: While) -> None:
         places = self._state_places(node)
         names = self._carried(node.body.params[: node.count], node.inputs[: node.count])
-        by_place = {(p.base, p.name): place for p, place in places.items()}
         scopes: list[_Scope] = []
         for body in (node.test, node.body):
-            child = self._child(node, body, [])
+            child = self._child(node, body, places)
             for i, (param, x) in enumerate(zip(body.params, node.inputs, strict=True)):
                 if i in names:
                     child.env[param] = Ex(names[i])
                 else:
                     self._given(child, param, x)
-            child.states = {p: by_place[p.base, p.name] for p in body.params if p.kind == "state"}
             scopes.append(child)
-        test, body_scope = scopes
-        body_scope.demanded = [
-            (node.body.results[i], body_scope.states[node.body.params[i]])
-            for i in range(node.count)
-            if i not in names
-        ]
+        test, again = scopes
+        states = {i: again.states[node.body.params[i]] for i in range(node.count) if i not in names}
+        values = self._returning(again, states)
         self._loop_test(test)
-        self._next(names, self._nested(body_scope), body_scope)
+        start = len(self.lines.items)
+        self._next(names, dict(zip(values, self._nested(again), strict=True)), again, start)
         self._after(node, names)
 
     def _loop_test(self, test: _Scope) -> None:
@@ -884,17 +918,16 @@ class _Scope(Expressions):
                 self._given(child, param, x)
         places = self._state_places(node)
         child.states = {
-            p: child.env[p].text if carried <= i < scanned else places[p]
+            p: child.env[p].text if carried <= i < scanned else places[p.base, p.name]
             for i, p in enumerate(rest)
             if p.kind == "state"
         }
-        states = [p for i, p in enumerate(rest[:scanned]) if p.kind == "state"]
-        ends = [r for i, r in enumerate(body.results) if i not in names]
-        child.demanded = [(r, child.states[p]) for r, p in zip(ends, states, strict=True)]
+        states = [p for p in rest[:scanned] if p.kind == "state"]
+        first = len(body.results) - len(states)
+        values = self._returning(child, {first + j: child.states[p] for j, p in enumerate(states)})
         start = len(self.lines.items)
         self.lines.add("for")
-        results = self._nested(child)
-        self._next(names, results, child)
+        self._next(names, dict(zip(values, self._nested(child), strict=True)), child, start)
         if len(self.lines.items) == start + 1:
             self.lines.items.append((self.lines.depth + 1, "pass"))
         counted = any(re.search(rf"\b{number}\b", t) for _, t in self.lines.items[start + 1 :])
@@ -918,7 +951,7 @@ class _Scope(Expressions):
 
 def _only_result(scope: _Scope, node: Node) -> bool:
     """The node is all that the function returns, so that `return` can hold it."""
-    return scope.body.value_results == (node,) and scope.body.kind != "body"
+    return scope.values == (node,) and scope.body.kind != "body"
 
 
 _COMPUTED = (Unary, Binary, Compare, Select, Cast, Gather, Reduce, Concat, Dot)

@@ -176,8 +176,9 @@ class Expressions:
         covered = set().union(*(self._covered(n, shape) for n in nodes))
         out = [self._operand(n) for n in nodes]
         missing = any(i not in covered and axis != _ONE for i, axis in enumerate(shape))
+        missing = missing or all(isinstance(n, Expand) and n.axes[:1] != (0,) for n in nodes)
         if missing or all(operand.number for operand in out):
-            at = next(i for i, n in enumerate(nodes) if isinstance(n, Expand) or not shape)
+            at = next((i for i, n in enumerate(nodes) if isinstance(n, Expand)), 0)
             out[at] = Operand(self.full(nodes[at]))
         return out
 

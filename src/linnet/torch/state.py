@@ -74,15 +74,17 @@ def reside(
     writes_in_place: Callable[[Call], bool],
     place_of: PlaceOf,
     demanded: Sequence[tuple[Node, Place]],
+    values: Sequence[Node],
 ) -> Residence:
     """The residence of a body whose state params live at `places`.
 
-    `demanded` are results that must be in a buffer at the end. `place_of` says where the state
-    param of a callee or of a control node's body lives, given the operand that meets it.
+    `demanded` are results that must be in a buffer at the end, `values` the others. `place_of`
+    says where the state param of a callee or of a control node's body lives, given the operand
+    that meets it.
     """
     if not places and not demanded:
         return Residence(ordered(body.results))
-    return _Analysis(body, places, writes_in_place, place_of, demanded).run()
+    return _Analysis(body, places, writes_in_place, place_of, demanded, values).run()
 
 
 def state_inputs(node: Node) -> list[tuple[int, Param]]:
@@ -118,11 +120,29 @@ def written_operands(node: Node) -> dict[int, int]:
                 if body.params[1 + len(carried) + i].kind == "state"
             ]
             return out | {len(carried) + j: at for j, at in enumerate(states)}
-        case If(_, then):
-            first = len(then.value_results)
-            return {first + j: 1 + j for j in range(len(then.writes))}
+        case If(_, then, other):
+            kept, same = _final_states(then), _final_states(other)
+            same = {i: at for i, at in kept.items() if same.get(i) == at}
+            return {i: 1 + at for i, at in same.items()}
         case _:
             return {}
+
+
+def _final_states(branch: Function) -> dict[int, int]:
+    """The results of a branch that are a state's content at its end, and which param's.
+
+    A branch is an expression: it writes state only through the methods that it calls.
+    """
+    held: dict[Node, int] = {p: i for i, p in enumerate(branch.params) if p.kind == "state"}
+    replaced: set[Node] = set()
+    for node in ordered(branch.results):
+        if isinstance(node, Result):
+            at = written_operands(node.of).get(node.index)
+            old = operands(node.of)[at] if at is not None else None
+            if old in held:
+                held[node] = held[old]
+                replaced.add(old)
+    return {i: held[r] for i, r in enumerate(branch.results) if r in held and r not in replaced}
 
 
 class _Analysis:
@@ -133,7 +153,9 @@ class _Analysis:
         writes_in_place: Callable[[Call], bool],
         place_of: PlaceOf,
         demanded: Sequence[tuple[Node, Place]],
+        values: Sequence[Node],
     ) -> None:
+        self.values = values
         self.body = body
         self.writes_in_place = writes_in_place
         self.place_of = place_of
@@ -256,9 +278,9 @@ class _Analysis:
                     self.found.pinned.add(user)
                     if user is event or self.position[user] >= at:
                         self.found.copies.add(old)
-                if any(node is n for n in (*self.body.value_results, *self._stored(old))):
+                if any(node is n for n in (*self.values, *self._stored(old))):
                     self.found.copies.add(old)
-        for i, result in enumerate(self.body.value_results):
+        for i, result in enumerate(self.values):
             if aliases.get(result, frozenset()) - self.found.copies:
                 self.found.cloned_results.add(i)
 

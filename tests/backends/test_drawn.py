@@ -1,0 +1,91 @@
+"""Drawn functions mean in PyTorch what they mean in the reference."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backends.common import CPU, assert_close, flat
+from core.graphs import FLOATS, arrays, functions, program
+from linnet.core.passes import optimize
+from linnet.core.simplify import simplify
+from linnet.policy import tolerance
+from linnet.reference import evaluate_function
+from linnet.torch import LinnetModule
+from linnet.torch.runtime import _tensor_of
+from linnet.types import BOOL, DTYPES, F32, I8, I16, I32, I64, U8, U16, U32, U64
+
+SIGNED = (BOOL, I8, I16, I32, I64, U8)
+UNSIGNED = (U16, U32, U64, BOOL, I64)
+
+
+def compare(f, data, special, limits):  # type: ignore[no-untyped-def]
+    sizes = {"B": data.draw(st.integers(0, 2))}
+    inputs = [data.draw(arrays(p.of, sizes, special)) for p in f.params]
+    wanted = evaluate_function(f, inputs, sizes)
+    made = LinnetModule(program(f), "exact", CPU)
+    run, entry = made._code.entry("f")
+    tensors = [_tensor_of(np.asarray(x)) for x in inputs]
+    named = {python: sizes[dim] for dim, python in entry.dims.items()}
+    found = flat(run(*tensors, **named))
+    for a, b in zip(wanted, found, strict=True):
+        limit = limits(str(b.dtype))
+        try:
+            assert_close(a, b, limit, "a result")
+        except AssertionError:
+            print(made.generated_source(), inputs)
+            raise
+
+
+def exactly(dtype: str) -> float:
+    return 0.0
+
+
+def closely(dtype: str) -> float:
+    short = {"torch.float16": "f16", "torch.bfloat16": "bf16"}.get(dtype, "f32")
+    # One rounding more or less at every step of a drawn chain.
+    return 5 * tolerance("exact", short)
+
+
+@settings(max_examples=60, deadline=None)
+@given(functions(SIGNED), st.data())
+def test_integers_are_equal(f, data):  # type: ignore[no-untyped-def]
+    compare(f, data, False, exactly)
+
+
+@settings(max_examples=40, deadline=None)
+@given(functions(UNSIGNED), st.data())
+def test_wide_unsigned_integers_are_equal(f, data):  # type: ignore[no-untyped-def]
+    compare(f, data, False, exactly)
+
+
+@settings(max_examples=60, deadline=None)
+@given(functions(FLOATS), st.data())
+def test_floats_are_close(f, data):  # type: ignore[no-untyped-def]
+    compare(f, data, False, closely)
+
+
+@settings(max_examples=30, deadline=None)
+@given(functions((F32, I32)), st.data())
+def test_after_all_passes_too(f, data):  # type: ignore[no-untyped-def]
+    compare(optimize(program(f)).entries["f"], data, False, closely)
+
+
+@settings(max_examples=30, deadline=None)
+@given(functions(tuple(DTYPES.values())), st.data())
+def test_mixed_dtypes(f, data):  # type: ignore[no-untyped-def]
+    compare(simplify(f), data, False, closely)
+
+
+@pytest.mark.slow
+@settings(max_examples=1500, deadline=None)
+@given(functions(tuple(DTYPES.values())), st.data())
+def test_more_of_the_same(f, data):  # type: ignore[no-untyped-def]
+    compare(f, data, False, closely)
+
+
+def test_torch_is_there() -> None:
+    assert torch.get_num_threads() == 1

@@ -1,0 +1,260 @@
+"""State in place gives what state as values means, whoever still reads an old value."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from backends.common import agree, lowered, module
+
+HEAD = """module m
+use std.nn.cache::{write_at, write_span}
+"""
+
+CACHE = (
+    HEAD
+    + """
+pub block Cell {
+    state cache: Tensor[1, 1, 4, 2; f32]
+    state count: i32
+    pub fn push(x: Tensor[1, 1, 1, 2; f32], at: i32) -> Tensor[1, 1, 4, 2; f32] {
+        cache = write_at(cache, x, at)
+        count = count + 1
+        return cache * 2.0
+    }
+    pub fn peek() -> Tensor[1, 1, 4, 2; f32] { return cache }
+    pub fn clear() -> i32 {
+        cache = fill<f32>([1, 1, 4, 2], 0.0)
+        return count
+    }
+}
+pub block Root {
+    sub cell: Cell
+    sub cells: [Cell; 2]
+    state a: Tensor[2; f32]
+    state b: Tensor[2; f32]
+    state memory: Tensor[1, 1, 4, 2; f32]
+    BODY
+}
+"""
+)
+
+X = np.arange(1, 3, dtype=np.float32).reshape(1, 1, 1, 2)
+V = np.array([3.0, 5.0], np.float32)
+
+
+def run(body: str, *calls, **options):  # type: ignore[no-untyped-def]
+    return agree(lowered(CACHE.replace("BODY", body)), list(calls), **options)
+
+
+def test_a_write_goes_in_place() -> None:
+    body = """
+    pub entry step(x: Tensor[1, 1, 1, 2; f32], at: i32) -> Tensor[4; f32] {
+        memory = write_at(memory, x, at)
+        return sum[d] memory[0, 0, ., d]
+    }""".replace("sum[d] memory[0, 0, ., d]", "sums(memory)")
+    body += """
+    fn sums(m: Tensor[1, 1, 4, 2; f32]) -> Tensor[4; f32] {
+        let total[s] = sum[d] m[0, 0, s, d]
+        return total
+    }"""
+    made = run(body, ("step", [X, 1]), ("step", [2 * X, 3]), ("step", [X, 9]))[-1]
+    source = made.generated_source()
+    assert "kernels.write_at_(self.memory, x, at)" in source and "clone" not in source
+
+
+def test_an_old_value_is_copied_before_it_is_overwritten() -> None:
+    body = """
+    pub entry step(x: Tensor[1, 1, 1, 2; f32], at: i32) -> (Tensor[1, 1, 4, 2; f32], Tensor[2; f32]) {
+        let old = memory
+        let row = memory[0, 0, 1, :]
+        memory = write_at(memory, x, at)
+        memory = write_at(memory, x * 2.0, at + 1)
+        return (old + memory, row + x[0, 0, 0, :])
+    }"""
+    run(body, ("step", [X, 1]), ("step", [3 * X, 0]), ("step", [X, 3]))
+
+
+def test_a_value_between_two_writes() -> None:
+    body = """
+    pub entry step(x: Tensor[1, 1, 1, 2; f32]) -> Tensor[1, 1, 4, 2; f32] {
+        memory = write_at(memory, x, 0)
+        let between = memory
+        memory = write_at(memory, x * 3.0, 0)
+        return between - memory
+    }"""
+    run(body, ("step", [X]), ("step", [2 * X]))
+
+
+def test_a_write_of_what_it_reads() -> None:
+    body = """
+    pub entry step(at: i32) -> f32 {
+        memory = write_at(memory, memory[:, :, 0:1, :] + 1.0, at)
+        memory = write_span(memory, memory[:, :, 0:3, :], 1)
+        return memory[0, 0, 3, 1]
+    }"""
+    run(body, ("step", [0]), ("step", [2]), ("step", [1]))
+
+
+def test_states_change_places() -> None:
+    body = """
+    pub entry fill_both(x: Tensor[2; f32]) -> f32 {
+        a = x
+        b = x * 2.0
+        return 0.0
+    }
+    pub entry swap() -> Tensor[2; f32] {
+        let t = a
+        a = b
+        b = t
+        return a - b
+    }"""
+    run(body, ("fill_both", [V]), ("swap", []), ("swap", []))
+
+
+def test_a_recurrent_state() -> None:
+    body = """
+    pub entry step(x: Tensor[2; f32]) -> (Tensor[2; f32], Tensor[2; f32]) {
+        let before = a
+        a = tanh(a * 0.5 + x)
+        return (a, before)
+    }"""
+    made = run(body, ("step", [V]), ("step", [-V]), ("step", [V]))[-1]
+    assert "self.a.copy_(" in made.generated_source()
+
+
+def test_results_are_not_the_state_itself() -> None:
+    body = """
+    pub entry step(x: Tensor[2; f32]) -> (Tensor[2; f32], f32) {
+        a = a + x
+        return (a, a[0])
+    }
+    pub entry look() -> Tensor[1, 1, 4, 2; f32] { return cell.peek() }
+    pub entry push(x: Tensor[1, 1, 1, 2; f32]) -> Tensor[1, 1, 4, 2; f32] {
+        return cell.push(x, 0)
+    }"""
+    for made in run(body, ("step", [V]), ("step", [V])):
+        first, number = made.run_entry("step", [V])
+        kept, scalar = first.clone(), float(number)
+        look = made.run_entry("look", [])
+        made.run_entry("step", [V])
+        made.run_entry("push", [X])
+        assert (first == kept).all() and float(number) == scalar and (look == 0).all()
+
+
+def test_sub_blocks_keep_their_own() -> None:
+    body = """
+    pub entry step(x: Tensor[1, 1, 1, 2; f32], at: i32) -> (Tensor[1, 1, 4, 2; f32], i32) {
+        let first = cell.push(x, at)
+        let seen = cell.peek()
+        var total = first + seen
+        static for c in cells {
+            total = total + c.push(x * 3.0, at)
+        }
+        let again = cells[1].push(x, at - 1) + cells[0].peek() + cells[1].cache
+        return (total + again, cell.count + cells[0].count + cells[1].count)
+    }
+    pub entry clear() -> i32 { return cell.clear() + cells[1].clear() }
+    """
+    run(
+        body,
+        ("step", [X, 1]),
+        ("step", [2 * X, 2]),
+        ("clear", []),
+        ("step", [X, 0]),
+    )
+
+
+def test_a_state_stored_and_then_read_by_a_method() -> None:
+    body = """
+    fn half() -> Tensor[2; f32] { return a * 0.5 }
+    fn double() -> Tensor[2; f32] {
+        a = a * 2.0
+        return a
+    }
+    pub entry step(x: Tensor[2; f32]) -> Tensor[2; f32] {
+        a = x + b
+        let low = half()
+        a = a + 1.0
+        let high = double()
+        b = low
+        a = a - high * 0.25
+        return half() + high
+    }"""
+    run(body, ("step", [V]), ("step", [-V]))
+
+
+def test_loops_carry_state() -> None:
+    body = """
+    pub entry grow<N: Dim>(x: Tensor[2; f32]) -> (Tensor[2; f32], Tensor[2; f32])
+    where N > 0 {
+        var kept = a
+        static for i in 0..N {
+            a = a + x * cast<f32>(i)
+            memory = write_at(memory, reshape(a, [1, 1, 1, 2]), cast<i32>(i))
+            kept = a + kept
+        }
+        return (kept, a)
+    }
+    pub entry until(limit: f32) -> (i32, Tensor[2; f32]) {
+        var count: i32 = 0
+        var last = a
+        while a[0] < limit && count < 10 {
+            last = a
+            a = a * 2.0 + 1.0
+            count = count + 1
+            b = last
+        }
+        return (count, last)
+    }"""
+    run(
+        body, ("grow", [V], {"N": 3}), ("until", [100.0]), ("until", [0.0]), ("grow", [V], {"N": 1})
+    )
+
+
+def test_branches_write_state() -> None:
+    body = """
+    fn up(x: Tensor[2; f32]) -> Tensor[2; f32] {
+        a = a + x
+        return a
+    }
+    fn down(x: Tensor[2; f32]) -> Tensor[2; f32] {
+        b = b - x
+        return b * 2.0
+    }
+    pub entry step(x: Tensor[2; f32], which: bool) -> (Tensor[2; f32], Tensor[2; f32]) {
+        let old = a
+        let y = if which { up(x) } else { down(x) }
+        return (y, old)
+    }"""
+    run(body, ("step", [V, True]), ("step", [V, False]), ("step", [-V, True]))
+
+
+def test_a_loop_that_keeps_an_old_value() -> None:
+    body = """
+    pub entry step(x: Tensor[1, 1, 1, 2; f32]) -> Tensor[1, 1, 4, 2; f32] {
+        var seen = memory
+        static for i in 0..3 {
+            let before = memory
+            memory = write_at(memory, x + memory[:, :, 0:1, :], cast<i32>(i))
+            seen = seen + before
+        }
+        return seen
+    }"""
+    run(body, ("step", [X]), ("step", [X]))
+
+
+def test_reset_and_paths() -> None:
+    body = "pub entry step(x: Tensor[2; f32]) -> f32 { a = a + x return a[0] }".replace(
+        "x return", "x\nreturn"
+    )
+    made = module(lowered(CACHE.replace("BODY", body)))
+    address = made.a.data_ptr()
+    made.step(V)
+    assert made.a.tolist() == [3.0, 5.0]
+    made.reset_state()
+    assert made.a.tolist() == [0.0, 0.0] and made.a.data_ptr() == address
+    assert set(made.state_paths) >= {"a", "b", "memory", "cell.cache", "cells.1.count"}
+    assert not any(path in made.state_dict() for path in made.state_paths)
+    with pytest.raises(Exception, match="no attribute"):
+        _ = made.nothing
