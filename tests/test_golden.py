@@ -52,10 +52,8 @@ def test_difference_and_missing_file_fail(suite: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["*differs from*one.txt*", "*no golden file*test_many-2.txt*"])
 
 
-@pytest.mark.parametrize(
-    "workers",
-    [pytest.param([], id="alone"), pytest.param(["-n", "2"], id="workers", marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["alone", "workers"])
 def test_unused_file_fails_the_whole_run_only(suite: pytest.Pytester, workers: list[str]) -> None:
     stale = suite.path / FOLDER / "stale.txt"
     stale.write_text("nobody reads this\n")

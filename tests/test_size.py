@@ -64,9 +64,17 @@ def test_every_room_is_in_the_table_and_within_the_ceilings(size: ModuleType) ->
 def test_ceilings_and_unknown_rooms_fail(size: ModuleType, tmp_path: Path) -> None:
     package = tmp_path / "src/linnet"
     (package / "std").mkdir(parents=True)
-    (package / "std/a.linnet").write_text("module a\n" * 1801)
-    (package / "dims.py").write_text("x = 1\n" * 30001)
+    (package / "std/a.linnet").write_text("module a\n" * 4)
+    (package / "dims.py").write_text("x = 1\n" * 10)
     (package / "attic.py").write_text("x = 1\n")
-    size.PACKAGE = package
-    _, wrong = size.report()
-    assert len(wrong) == 3 and "attic" in wrong[0]
+    (tmp_path / "docs").mkdir()
+    rows = "| `dims` | 10 | |\n| `std` | 3 | |\n| all Python | 10 | |\n| all std | 3 | |\n"
+    (tmp_path / "docs/architecture.md").write_text(f"## Rooms\n\n{rows}")
+    size.ROOT, size.PACKAGE = tmp_path, package
+    text, wrong = size.report()
+    assert wrong == [
+        "attic stands in no room of docs/architecture.md",
+        "all Python: 11 lines, above the ceiling of 10",
+        "all std: 4 lines, above the ceiling of 3",
+    ]
+    assert "1 over" in text
