@@ -51,7 +51,8 @@ def lowbias32(x: Array) -> Array:
     x = x.astype(np.uint32)
     x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
     x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
-    return x ^ (x >> np.uint32(16))
+    x = x ^ (x >> np.uint32(16))
+    return x
 
 
 def gumbel(key: int, position: int, count: int) -> Array:
