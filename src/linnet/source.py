@@ -20,7 +20,7 @@ class Source:
     """One file's text; `name` is the path shown to users."""
 
     name: str
-    text: str
+    text: str = field(repr=False)
     _starts: list[int] = field(default_factory=list[int], init=False, repr=False)
     _bytes: list[int] = field(default_factory=list[int], init=False, repr=False)
 

@@ -107,7 +107,7 @@ Symbol = (
 # ---------------------------------------------------------------- what a call is
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class FnCall:
     """A call of a free `fn`, `op` or `entry`, or of a method.
 
@@ -227,7 +227,7 @@ class Frame:
 # ---------------------------------------------------------------- declarations
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Signature:
     """A function's types in its own generics; `facts` are its and its block's where clauses."""
 
@@ -249,7 +249,7 @@ class MemberInfo:
     optional: bool
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class BlockInfo:
     block: tree.Block
     module: Module
@@ -258,14 +258,14 @@ class BlockInfo:
     facts: tuple[Relation, ...]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class StructInfo:
     struct: tree.Struct
     module: Module
     fields: dict[str, Type]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class ConstInfo:
     """`type` is IntConst or FloatConst when unannotated, else the declared scalar (or enum) type.
 
@@ -294,7 +294,7 @@ class Effects:
 Item = tree.Item  # within Module, `tree` is a field
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, repr=False)
 class Module:
     """A checked file: its items by name, and what its imports bring."""
 
@@ -305,7 +305,7 @@ class Module:
     imports: dict[str, Symbol] = field(default_factory=dict[str, Symbol])
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, repr=False)
 class Analysis:
     """The result of checking; complete only when `findings.errors == 0`.
 

@@ -11,17 +11,22 @@ from typing import Literal
 from linnet.source import Source, Span
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Syntax:
     span: Span
 
+    def __repr__(self) -> str:
+        # Short: trees share their source, and a test's failure prints many of them.
+        text = " ".join(self.span.text.split())
+        return f"<{type(self).__name__} {text if len(text) <= 40 else text[:37] + '...'}>"
 
-@dataclass(frozen=True, eq=False, slots=True)
+
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Ident(Syntax):
     text: str
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Path(Syntax):
     """`a.b.c`; in a `use` or `module` line, or the head of a named type."""
 
@@ -35,78 +40,78 @@ class Path(Syntax):
 # ---------------------------------------------------------------- expressions
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class IntLit(Syntax):
     value: int
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class FloatLit(Syntax):
     value: float
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class StringLit(Syntax):
     value: str
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class BoolLit(Syntax):
     value: bool
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class NoneLit(Syntax):
     pass
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Name(Syntax):
     """A name used as a value (or, in generic arguments, as a dimension or dtype)."""
 
     text: str
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Paren(Syntax):
     """`(e)`, kept for the formatter."""
 
     value: Expr
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Tuple(Syntax):
     """`(a, b)` or `(a,)` or `()`."""
 
     items: tuple[Expr, ...]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class PackRef(Syntax):
     """`*S` in a shape, a shape literal or an access."""
 
     name: Ident
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class ShapeLit(Syntax):
     """`[a, *S, 2 * H]`: the shape argument of `reshape`, an axis order, an explicit pack."""
 
     items: tuple[Expr | PackRef, ...]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Some(Syntax):
     value: Expr
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Unary(Syntax):
     op: Literal["!", "-", "+"]
     value: Expr
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Binary(Syntax):
     """`op` is one of || && == != < <= > >= | ^ & + - * / %."""
 
@@ -116,7 +121,7 @@ class Binary(Syntax):
     right: Expr
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Arg(Syntax):
     """A call argument, with its name if it was written `name = value`."""
 
@@ -124,7 +129,7 @@ class Arg(Syntax):
     value: Expr
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Call(Syntax):
     """`callee<generics>(args)`; `generics` is None when no `<` was written.
 
@@ -136,7 +141,7 @@ class Call(Syntax):
     args: tuple[Arg, ...]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Slice(Syntax):
     """`start:stop:step` inside an index, each part optional."""
 
@@ -145,12 +150,12 @@ class Slice(Syntax):
     step: Expr | None
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Ellipsis_(Syntax):
     """`...` inside an index."""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Index(Syntax):
     """`base[...]`: a subscript, or an access in index notation."""
 
@@ -158,7 +163,7 @@ class Index(Syntax):
     items: tuple[Expr | Slice | Ellipsis_ | PackRef, ...]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Field(Syntax):
     """`base.name`: a tuple-free member, an enum variant, a module's item or a struct field."""
 
@@ -166,7 +171,7 @@ class Field(Syntax):
     name: Ident
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Reduction(Syntax):
     """`sum<f32>[i, j] body`."""
 
@@ -176,26 +181,26 @@ class Reduction(Syntax):
     body: Expr
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class If(Syntax):
     condition: Expr
     then: Expr
     other: Expr
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Arm(Syntax):
     pattern: Pattern
     value: Expr
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Match(Syntax):
     subject: Expr
     arms: tuple[Arm, ...]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class BadExpr(Syntax):
     """What the parser could not read; already reported."""
 
@@ -226,34 +231,34 @@ Expr = (
 # ---------------------------------------------------------------- patterns
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class NamePattern(Syntax):
     """A bare name: binds, or (in a match on an enum) names a variant."""
 
     name: Ident
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class WildcardPattern(Syntax):
     pass
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class TuplePattern(Syntax):
     items: tuple[Pattern, ...]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class SomePattern(Syntax):
     item: Pattern
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class NonePattern(Syntax):
     pass
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class VariantPattern(Syntax):
     """`Enum.Variant` or `module.Enum.Variant`."""
 
@@ -267,7 +272,7 @@ Pattern = NamePattern | WildcardPattern | TuplePattern | SomePattern | NonePatte
 # ---------------------------------------------------------------- types
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class NamedType(Syntax):
     """A dtype, a generic dtype, a struct, an enum, an alias or a block, with generic arguments."""
 
@@ -275,18 +280,18 @@ class NamedType(Syntax):
     generics: tuple[Expr, ...] | None
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class TensorTypeExpr(Syntax):
     shape: tuple[Expr | PackRef, ...]
     dtype: Path
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class TupleTypeExpr(Syntax):
     items: tuple[TypeExpr, ...]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class ArrayTypeExpr(Syntax):
     """`[Block<...>; N]`."""
 
@@ -294,12 +299,12 @@ class ArrayTypeExpr(Syntax):
     length: Expr
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class OptionalTypeExpr(Syntax):
     of: TypeExpr
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class BadType(Syntax):
     """What the parser could not read; already reported."""
 
@@ -310,14 +315,14 @@ TypeExpr = NamedType | TensorTypeExpr | TupleTypeExpr | ArrayTypeExpr | Optional
 # ---------------------------------------------------------------- statements
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Let(Syntax):
     pattern: Pattern
     type: TypeExpr | None
     value: Expr
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class IndexLet(Syntax):
     """`let c[m, *s] = value`: a tensor by its elements."""
 
@@ -326,14 +331,14 @@ class IndexLet(Syntax):
     value: Expr
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Var(Syntax):
     name: Ident
     type: TypeExpr | None
     value: Expr
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Assign(Syntax):
     """`name = value`, for a `var` or an own `state`."""
 
@@ -341,12 +346,12 @@ class Assign(Syntax):
     value: Expr
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Return(Syntax):
     value: Expr | None
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class StaticFor(Syntax):
     """`static for name in start { }` over a sub array, or `start..stop`."""
 
@@ -356,7 +361,7 @@ class StaticFor(Syntax):
     body: tuple[Stmt, ...]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class While(Syntax):
     condition: Expr
     body: tuple[Stmt, ...]
@@ -368,7 +373,7 @@ Stmt = Let | IndexLet | Var | Assign | Return | StaticFor | While
 # ---------------------------------------------------------------- items
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class GenericParam(Syntax):
     """`*S: Shape`, `H: Dim = A / B`, `T: Float = bf16`."""
 
@@ -378,14 +383,14 @@ class GenericParam(Syntax):
     default: Expr | None
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Param(Syntax):
     name: Ident
     type: TypeExpr
     default: Expr | None
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Relation(Syntax):
     """A clause of a `where` list; `op` is one of == != < <= > >=."""
 
@@ -394,7 +399,7 @@ class Relation(Syntax):
     right: Expr
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Use(Syntax):
     """`use path` (names is None) or `use path::{names}`."""
 
@@ -402,13 +407,13 @@ class Use(Syntax):
     names: tuple[UseName, ...] | None
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class UseName(Syntax):
     name: Ident
     alias: Ident | None
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Const(Syntax):
     docs: str
     public: bool
@@ -417,7 +422,7 @@ class Const(Syntax):
     value: Expr
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Alias(Syntax):
     docs: str
     public: bool
@@ -426,13 +431,13 @@ class Alias(Syntax):
     of: TypeExpr
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class StructField(Syntax):
     name: Ident
     type: TypeExpr
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Struct(Syntax):
     docs: str
     public: bool
@@ -441,7 +446,7 @@ class Struct(Syntax):
     fields: tuple[StructField, ...]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Enum(Syntax):
     docs: str
     public: bool
@@ -449,7 +454,7 @@ class Enum(Syntax):
     variants: tuple[Ident, ...]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Fn(Syntax):
     """A `fn`, `op` or `entry`; free, or a method of a block."""
 
@@ -465,7 +470,7 @@ class Fn(Syntax):
     end: Span  # the closing brace
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Member(Syntax):
     """`value` is what stands after `=` (only `none` is legal)."""
 
@@ -476,7 +481,7 @@ class Member(Syntax):
     value: Expr | None
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Block(Syntax):
     docs: str
     public: bool
@@ -490,14 +495,14 @@ class Block(Syntax):
 Item = Const | Alias | Struct | Enum | Fn | Block
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Comment(Syntax):
     """`//`, `///`, `/* */` or `/** */` with its text as written; read by the formatter alone."""
 
     text: str
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class File(Syntax):
     """One file; `module` is None when the declaration is missing (already reported)."""
 
