@@ -56,7 +56,11 @@ def predicate(relations: list[Relation], names: list[str]) -> Callable[..., bool
     tests = [f"(({python(r.left)}) {r.op} ({python(r.right)}))" for r in relations]
     # Every relation is evaluated: one that is false hides no division by zero in the next.
     body = "all([" + ", ".join(tests) + "])"
-    lines = f"def test({', '.join(names)}):\n try: return {body}\n except ZeroDivisionError: return None\n"
+    lines = (
+        f"def test({', '.join(names)}):\n"
+        f" try: return {body}\n"
+        " except ZeroDivisionError: return None\n"
+    )
     scope: dict[str, Callable[..., bool | None]] = {}
     exec(lines, {"min": min, "max": max, "all": all}, scope)
     return scope["test"]
@@ -86,7 +90,9 @@ class Draw:
         if depth == 0 or roll < 0.25:
             return self.name() if self.rng.random() < 0.8 else Dim.of(self.rng.randint(0, 4))
         a, b = self.dim(depth - 1), self.dim(depth - 1)
-        match self.rng.choices(["+", "-", "*", "/", "%", "min", "max", "k*"], [4, 2, 6, 7, 3, 1, 1, 2]):
+        match self.rng.choices(
+            ["+", "-", "*", "/", "%", "min", "max", "k*"], [4, 2, 6, 7, 3, 1, 1, 2]
+        ):
             case ["+"]:
                 return a + b
             case ["-"]:
@@ -205,7 +211,9 @@ class Draw:
         return self.rng.choice(choices)()
 
 
-def problems(seed: int, goals: int = 8) -> Iterator[tuple[list[Relation], list[Relation], list[str]]]:
+def problems(
+    seed: int, goals: int = 8
+) -> Iterator[tuple[list[Relation], list[Relation], list[str]]]:
     """Endless facts, goals and the names they may use, the same for the same seed."""
     rng = random.Random(seed)
     while True:
@@ -215,7 +223,9 @@ def problems(seed: int, goals: int = 8) -> Iterator[tuple[list[Relation], list[R
         yield facts, [draw.goal(facts) for _ in range(goals)], names
 
 
-def mistake(facts: list[Relation], goal: Relation, names: list[str], points: list[tuple[int, ...]]) -> str | None:
+def mistake(
+    facts: list[Relation], goal: Relation, names: list[str], points: list[tuple[int, ...]]
+) -> str | None:
     """What is wrong with the solver's answer, judged by all small sizes that satisfy the facts."""
     answer = prove(Facts.of(facts), goal)
     match answer:
@@ -225,7 +235,7 @@ def mistake(facts: list[Relation], goal: Relation, names: list[str], points: lis
                 if not test(*point):
                     return f"proved, but not so at {dict(zip(names, point, strict=True))}"
         case Refuted(sizes):
-            whole = {name: 0 for name in names} | sizes
+            whole = dict.fromkeys(names, 0) | sizes
             if not set(goal.names()) <= sizes.keys():
                 return f"refuted without a size for each name: {sizes}"
             near = [fact for fact in facts if fact.names() <= sizes.keys()]
@@ -270,15 +280,16 @@ def main() -> int:
             break
         points = satisfying(facts, names, options.top)
         for goal in goals:
-            start = time.perf_counter()
+            start = time.process_time()
             try:
-                wrong = mistake(facts, goal, names, points)
                 answer = prove(Facts.of(facts), goal)
+                seconds = time.process_time() - start
+                wrong = mistake(facts, goal, names, points)
             except Exception as error:
                 print(f"CRASH {show(facts, goal)}: {type(error).__name__} {error}"[:400])
                 counts["crash"] += 1
                 continue
-            slowest = sorted([*slowest, (time.perf_counter() - start, show(facts, goal))])[-5:]
+            slowest = sorted([*slowest, (seconds, show(facts, goal))])[-5:]
             if wrong:
                 counts["wrong"] += 1
                 print(f"WRONG {show(facts, goal)}: {wrong}")

@@ -10,7 +10,7 @@ TOKEN = re.compile(r"\s*(\*?[A-Za-z_]\w*|\d+|==|!=|<=|>=|[-+*/%<>(),])")
 
 
 class Reader:
-    """Recursive descent over the arithmetic of the language: unary minus, then `* / %`, then `+ -`."""
+    """Recursive descent over the language's arithmetic: unary minus, then `* / %`, then `+ -`."""
 
     def __init__(self, text: str) -> None:
         self.tokens: list[str] = []

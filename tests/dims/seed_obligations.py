@@ -1,7 +1,7 @@
 """What checking the seed's package must prove, collected by hand from its sources.
 
-Each row is (extra facts of the function, goals). `N` is `Heads / Shards`, `K` is `KvHeads / Shards`,
-`D` is `H / Heads` in the source's own words; they are written out here as the checker meets them.
+Each row is (extra facts of the function, goals). `N`, `K` and `D` stand for `Heads / Shards`,
+`KvHeads / Shards` and `H / Heads`, which are written out in the goals as the checker meets them.
 """
 
 from __future__ import annotations
@@ -66,14 +66,18 @@ ATTENTION_ROWS: list[tuple[str, list[str]]] = [
     (
         "",
         ["H / Heads == 1 * (H / Heads)", "1 * MaxSeq == MaxSeq", "MaxSeq > 0", "1 > 0"]
-        + heads("Batch", "1", N) + heads("Batch", "1", K) + grouped("Batch", "1", "MaxSeq"),
-    ),  # fmt: skip
+        + heads("Batch", "1", N)
+        + heads("Batch", "1", K)
+        + grouped("Batch", "1", "MaxSeq"),
+    ),
     # prefill<S>
     (
         "S > 0",
         ["S > 0", "MaxSeq > 0"]
-        + heads("Batch", "S", N) + heads("Batch", "S", K) + grouped("Batch", "S", "MaxSeq"),
-    ),  # fmt: skip
+        + heads("Batch", "S", N)
+        + heads("Batch", "S", K)
+        + grouped("Batch", "S", "MaxSeq"),
+    ),
     # decode_rows
     (
         "",
@@ -87,26 +91,45 @@ ATTENTION_ROWS: list[tuple[str, list[str]]] = [
     # step_packed<P>
     (
         "P > 0",
-        ["P + Batch > 0", "Batch + P == P + Batch", "0 <= P", "P <= P + Batch", "0 <= 0",
-         "P + Batch <= P + Batch", "P + Batch - P == Batch", "P - 0 == P", "P + Batch >= 0"]
-        + heads("1", "P + Batch", N) + heads("1", "P + Batch", K)
-        + grouped("1", "P", "P") + grouped("Batch", "1", "MaxSeq"),
-    ),  # fmt: skip
+        [
+            "P + Batch > 0",
+            "Batch + P == P + Batch",
+            "0 <= P",
+            "P <= P + Batch",
+            "0 <= 0",
+            "P + Batch <= P + Batch",
+            "P + Batch - P == Batch",
+            "P - 0 == P",
+            "P + Batch >= 0",
+        ]
+        + heads("1", "P + Batch", N)
+        + heads("1", "P + Batch", K)
+        + grouped("1", "P", "P")
+        + grouped("Batch", "1", "MaxSeq"),
+    ),
     # decode_paged<Rows, Pages>
     (
         "Rows > 0",
         ["PageSize > 0", "0 <= 1", "1 <= Batch", "1 - 0 == 1", f"Rows * ({D}) == Rows * 1 * ({D})"]
-        + heads("Rows", "1", N) + grouped("Rows", "1", "Pages * PageSize"),
-    ),  # fmt: skip
+        + heads("Rows", "1", N)
+        + grouped("Rows", "1", "Pages * PageSize"),
+    ),
     # prefill_paged<P, Rows, Pages>
     ("P > 0", ["1 <= Batch", "PageSize > 0"] + grouped("1", "P", "Pages * PageSize")),
     # step_paged<P, Rows, Pages>
     (
         "P > 0, Rows > 0",
-        ["P + Rows > 0", "Rows + P == P + Rows", "0 <= P", "P <= P + Rows", "P + Rows - P == Rows",
-         "P + Rows <= P + Rows", "1 <= Batch"]
+        [
+            "P + Rows > 0",
+            "Rows + P == P + Rows",
+            "0 <= P",
+            "P <= P + Rows",
+            "P + Rows - P == Rows",
+            "P + Rows <= P + Rows",
+            "1 <= Batch",
+        ]
         + heads("1", "P + Rows", N),
-    ),  # fmt: skip
+    ),
 ]
 
 LAYER_ROWS: list[tuple[str, list[str]]] = [
@@ -133,15 +156,26 @@ MODEL_ROWS: list[tuple[str, list[str]]] = [
     # step_packed<P>
     (
         "P > 0",
-        ["Batch * 1 == Batch", "P + Batch == 1 * (P + Batch)", "P <= P + Batch", "0 <= P",
-         "P + Batch - P == Batch", "Batch + Batch == 2 * Batch", "2 * Batch >= 0"],
-    ),  # fmt: skip
+        [
+            "Batch * 1 == Batch",
+            "P + Batch == 1 * (P + Batch)",
+            "P <= P + Batch",
+            "0 <= P",
+            "P + Batch - P == Batch",
+            "Batch + Batch == 2 * Batch",
+            "2 * Batch >= 0",
+        ],
+    ),
     # step_paged<P, Rows, Pages>
     (
         "P > 0, Rows > 0",
-        ["Rows * 1 == Rows", "P + Rows == 1 * (P + Rows)", "P + Rows - P == Rows",
-         "Rows + (P + Rows - P) == 2 * Rows"],
-    ),  # fmt: skip
+        [
+            "Rows * 1 == Rows",
+            "P + Rows == 1 * (P + Rows)",
+            "P + Rows - P == Rows",
+            "Rows + (P + Rows - P) == 2 * Rows",
+        ],
+    ),
     # generate<Steps>: reshape(next, [Batch, 1])
     ("Steps > 0", ["Batch == Batch * 1", "0 <= Steps"]),
     *LAYER_ROWS,

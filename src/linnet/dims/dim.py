@@ -79,7 +79,7 @@ Monomial = tuple[Atom, ...]
 _atom_key: Callable[[Atom], str] = attrgetter("key")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Dim:
     """A sum of coefficient times product: sorted, like terms collected, without zeros.
 
@@ -88,8 +88,8 @@ class Dim:
     """
 
     terms: tuple[tuple[Monomial, int], ...]
-    written: tuple[Monomial, ...] = field(repr=False)
-    key: str = field(init=False, repr=False)
+    written: tuple[Monomial, ...]
+    key: str = field(init=False)
 
     def __post_init__(self) -> None:
         text = "+".join(
@@ -231,6 +231,9 @@ class Dim:
 
     def __str__(self) -> str:
         return _print_sum(self)
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
 
 
 def dim_min(a: Dim | int, b: Dim | int) -> Dim:

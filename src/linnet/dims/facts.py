@@ -74,7 +74,7 @@ class Facts:
             if parent is None:
                 memo.system = System.of(self.relations)
             else:
-                memo.system = parent.system.fork(Effort(EFFORT))
+                memo.system = parent.system.fork(Effort(EFFORT // 4))
                 memo.system.learn(self.relations[len(parent.relations) :])
         return memo.system
 

@@ -37,6 +37,7 @@ def _weights(
 ) -> dict[int, int] | None:
     """Multipliers of the polynomials that add up to a contradiction."""
     rows, basis = _tableau(polys, free)
+    reserve = effort.left // 2  # for others: one hard problem must not use up all
     target: Row = {k: -p[UNIT] for k, p in enumerate(polys) if UNIT in p}
     for pivot in range(PIVOTS):
         improving = [k for k, gain in target.items() if gain > 0]
@@ -50,7 +51,7 @@ def _weights(
         leave = min(blocking, key=lambda i: basis[i])
         row = rows[leave]
         effort.left -= len(row) + len(rows)
-        if effort.left <= 0 or max(map(abs, row.values())) > LARGEST:
+        if effort.left <= reserve or max(map(abs, row.values())) > LARGEST:
             return None
         for i in range(len(rows)):
             if i != leave and enter in rows[i]:

@@ -19,7 +19,7 @@ from linnet.dims.poly import (
     variable,
     variables,
 )
-from linnet.dims.search import models, smallest
+from linnet.dims.search import smallest
 from linnet.dims.system import EFFORT, System, natural
 
 SUGGESTIONS = 3
@@ -40,7 +40,7 @@ def proves(facts: Facts, goal: Relation) -> bool:
     """Whether the goal can be shown to hold wherever the facts do; looks for no counterexample."""
     known = facts.memo.proved.get(goal)
     if known is None:
-        known = facts.memo.proved[goal] = _proves(facts, goal)
+        known = facts.memo.proved[goal] = _proves(facts, goal, Effort(EFFORT))
     return known
 
 
@@ -52,9 +52,13 @@ def contradictory(facts: Facts) -> bool:
 def suggest(facts: Facts, goal: Relation) -> tuple[Relation, ...]:
     """Clauses, simplest first, each of which is possible and would make the goal provable."""
     found: list[Relation] = []
-    for clause in list(_clauses(facts, goal))[:CLAUSES]:
+    if not facts.samples:
+        return ()
+    effort = Effort(EFFORT)
+    blocking = [d for d in goal.divisors() if not _positive(facts, d, effort)]
+    for clause in _clauses(facts, goal, blocking):
         extended = facts.extend([clause])
-        if proves(extended, goal) and next(models(extended.relations), None) is not None:
+        if _proves(extended, goal, effort) and extended.samples:
             found.append(clause)
             if len(found) == SUGGESTIONS:
                 break
@@ -70,13 +74,13 @@ def _verdict(facts: Facts, goal: Relation) -> Verdict:
     return Unproved(suggest(facts, goal))
 
 
-def _proves(facts: Facts, goal: Relation) -> bool:
-    if not all(_positive(facts, divisor) for divisor in goal.divisors()):
+def _proves(facts: Facts, goal: Relation, effort: Effort) -> bool:
+    if not all(_positive(facts, divisor, effort) for divisor in goal.divisors()):
         return False
     if goal in facts.relations or (goal.op in ("==", "<=", ">=") and goal.left == goal.right):
         return True
     base = facts.system
-    system = base.fork(Effort(EFFORT))
+    system = base.fork(effort)
     p = add(system.poly(goal.left), system.poly(goal.right), -1)
     if len(system.parts) > len(base.parts) or len(system.at_least) > len(base.at_least):
         system.settle()
@@ -89,13 +93,15 @@ def _proves(facts: Facts, goal: Relation) -> bool:
     return _by_cases(system, op, p)
 
 
-def _positive(facts: Facts, divisor: Dim) -> bool:
+def _positive(facts: Facts, divisor: Dim, effort: Effort) -> bool:
     value = divisor.constant
     if value is not None:
         return value > 0
     known = facts.memo.positive.get(divisor)
     if known is None:
-        known = facts.memo.positive[divisor] = proves(facts, Relation(">", divisor, Dim.of(0)))
+        known = _proves(facts, Relation(">", divisor, Dim.of(0)), effort)
+        if known or effort.left > EFFORT // 2:  # else more might have been found
+            facts.memo.positive[divisor] = known
     return known
 
 
@@ -249,10 +255,19 @@ def _assume(system: System, *, equal: Poly | None = None, positive: Poly | None 
 # Suggestions
 
 
-def _clauses(facts: Facts, goal: Relation) -> Iterator[Relation]:
-    """Clauses that may help, simplest first: those of the goal's own operations, then the goal."""
+def _clauses(facts: Facts, goal: Relation, blocking: list[Dim]) -> list[Relation]:
+    """Clauses that may help, simplest first: those of the goal's own operations, then the goal.
+
+    Where divisors may be 0 or less, a clause has to make them positive before all else.
+    """
     zero = Dim.of(0)
     found: dict[Relation, None] = {}
+    if blocking:
+        for name in sorted(frozenset().union(*(divisor.names() for divisor in blocking))):
+            found[Relation(">", Dim.of(name), zero)] = None
+        for divisor in blocking:
+            found[Relation(">", divisor, zero)] = None
+        return [clause for clause in found if clause not in facts.relations][:CLAUSES]
     for atom in chain(_atoms(goal.left), _atoms(goal.right)):
         if atom.op in ("/", "%"):
             a, b = atom.args
@@ -262,16 +277,12 @@ def _clauses(facts: Facts, goal: Relation) -> Iterator[Relation]:
             a, b = atom.args
             found[Relation("<=", a, b)] = None
             found[Relation("<=", b, a)] = None
-    names = sorted(goal.names())
-    for name in names:
+    for name in sorted(goal.names()):
         found[Relation(">", Dim.of(name), zero)] = None
-        found[Relation("==", Dim.of(name), Dim.of(1))] = None
-    for divisor in goal.divisors():
-        found[Relation(">", divisor, zero)] = None
     found.pop(goal, None)
-    clauses = [c for c in found if c.names() and not proves(facts, c)]
-    clauses.sort(key=lambda c: (c.op == "==" and c.right.constant == 1, len(str(c)), str(c)))
-    return chain(clauses[: CLAUSES - 1], [goal] if goal.names() else [])
+    clauses = [c for c in found if c.names() and c not in facts.relations]
+    clauses.sort(key=lambda clause: (len(str(clause)), str(clause)))
+    return [*clauses[: CLAUSES - 1], *([goal] if goal.names() else [])]
 
 
 def _atoms(dim: Dim) -> Iterator[Atom]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from math import lcm
 
 from linnet.dims.dim import Dim, Relation
 
@@ -28,8 +29,6 @@ def smallest(facts: Sequence[Relation], goal: Relation) -> Sizes | None:
     remaining facts are satisfied by some sizes too.
     """
     near, far = _related(facts, goal.names())
-    if not near and not goal.names():
-        return {} if goal.negated().holds({}) else None
     if far and next(models(far), None) is None:
         return None
     plan = _Plan.of([*near, goal.negated()], goal.names())
@@ -102,6 +101,7 @@ class _Plan:
     """Names in the order in which they are chosen, each with what is known once it is."""
 
     names: tuple[str, ...]
+    fixed: tuple[Relation, ...]  # relations without names
     checks: tuple[tuple[Relation, ...], ...]  # relations whose last name this is
     divisors: tuple[tuple[Dim, ...], ...]  # the name is a multiple of these, which are known before
     values: tuple[tuple[Dim, ...], ...]  # the name equals these
@@ -117,9 +117,8 @@ class _Plan:
         divisors: list[list[Dim]] = [[] for _ in names]
         values: list[list[Dim]] = [[] for _ in names]
         for relation in relations:
-            last = max((place[name] for name in relation.names()), default=0)
-            if names:
-                checks[last].append(relation)
+            if relation.names():
+                checks[max(place[name] for name in relation.names())].append(relation)
             for name, divisor in _multiples(relation):
                 if all(place[other] < place[name] for other in divisor.names()):
                     divisors[place[name]].append(divisor)
@@ -129,6 +128,7 @@ class _Plan:
         goal = max((place[name] + 1 for name in wanted), default=0)
         return _Plan(
             names,
+            tuple(relation for relation in relations if not relation.names()),
             tuple(map(tuple, checks)),
             tuple(map(tuple, divisors)),
             tuple(map(tuple, values)),
@@ -219,16 +219,17 @@ def _walk(plan: _Plan, level: int, steps: int, turn: int = 0) -> Iterator[Sizes]
         try:
             for value in plan.values[i]:
                 return (value.evaluate(sizes),)
-            step = 1
-            for divisor in plan.divisors[i]:
-                step = max(step, divisor.evaluate(sizes))
+            step = lcm(*(divisor.evaluate(sizes) for divisor in plan.divisors[i]))
         except ZeroDivisionError:
             return ()
+        if step == 0:
+            return ()
         small = [*range(step, max(level, 2 * step) + 1, step), 0]
-        if turn:
-            shift = (turn * (i + 1)) % len(small)
-            small = small[shift:] + small[:shift]
-        return [*small, *(c for c in plan.constants if c not in small)]
+        shift = (turn * (i + 1)) % len(small)
+        # Constants of the relations, rounded to multiples of what divides the name.
+        above = [c + -c % step for c in plan.constants]
+        near = [value for c in above for value in (c, c + step, c - step)]
+        return list(dict.fromkeys([*small[shift:], *small[:shift], *near]))
 
     def visit(i: int) -> Iterator[Sizes]:
         nonlocal left
@@ -248,4 +249,5 @@ def _walk(plan: _Plan, level: int, steps: int, turn: int = 0) -> Iterator[Sizes]
                     if i >= plan.goal:
                         return
 
-    return visit(0)
+    if all(relation.holds({}) for relation in plan.fixed):
+        yield from visit(0)

@@ -51,7 +51,7 @@ RESOLVENTS = 90  # polynomials tried together in one linear problem
 FACTS = 80  # inequalities kept at once
 TERMS = 60  # of a polynomial; longer ones are not used as facts
 BOUND = 2**40  # bounds beyond this are not kept
-EFFORT = 100_000  # spent on working facts into each other, and on each goal
+EFFORT = 60_000  # spent on working facts into each other, and on each goal
 
 Part = tuple[str, Poly, Poly]
 """An operation that became a variable: "/", "min" or "max", and its two operands."""
@@ -505,7 +505,8 @@ class System:
     def _renew_parts(self) -> None:
         for name, (op, a, b) in list(self.parts.items()):
             new_a, new_b = self.reduce(a), self.reduce(b)
-            if new_a == a and new_b == b:
+            decided = op != "/" and self._decided(new_a, new_b)
+            if new_a == a and new_b == b and not decided:
                 continue
             self._index.pop((op, freeze(a), freeze(b)), None)
             del self.parts[name]
@@ -515,6 +516,11 @@ class System:
             difference = add(self.reduce(variable(name)), self.reduce(value), -1)
             if difference:
                 self.equalities.append(difference)
+
+    def _decided(self, a: Poly, b: Poly) -> bool:
+        """Whether it is seen at once which of the polynomials is the smaller one."""
+        difference = add(a, b, -1)
+        return self.nonnegative(difference) or self.nonnegative(scaled(difference, -1))
 
     def _settle_signs(self) -> None:
         for name in self.unsettled:
@@ -596,7 +602,7 @@ class System:
     def _bound(self) -> None:
         for _ in range(6):
             changed = False
-            for p in [*self.at_least.values(), *self._ruled()]:
+            for p in [*self.at_least.values(), *self._ruled(), *self._defining()]:
                 changed |= self._bound_by(p)
                 if self.absurd:
                     return
