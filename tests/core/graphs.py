@@ -12,7 +12,20 @@ from linnet.core.build import Builder
 from linnet.core.derive import dtype_of, shape_of
 from linnet.core.ir import Function, Manifest, Node, OpId, Param, Program
 from linnet.dims import Dim, Facts, Relation
-from linnet.types import BF16, BOOL, DTYPES, F16, F32, F64, DType, TensorType, TupleType
+from linnet.types import (
+    BF16,
+    BOOL,
+    DTYPES,
+    F16,
+    F32,
+    F64,
+    I32,
+    I64,
+    U8,
+    DType,
+    TensorType,
+    TupleType,
+)
 from linnet.weights.arrays import DTYPES as ARRAYS
 
 
@@ -171,6 +184,8 @@ def _step(draw: st.DrawFn, b: Builder, pool: list[Node], sums: bool) -> Node | N
                 if rank
                 else None
             )
+        case "gather":
+            return _gather(draw, b, x) if rank else None
         case "reduce":
             if not rank:
                 return None
@@ -194,6 +209,7 @@ _STEPS = [
     "reshape",
     "slice",
     "concat",
+    "gather",
     "reduce",
     "product",
     "product",
@@ -211,6 +227,28 @@ def _binary(draw: st.DrawFn, b: Builder, x: Node, pool: list[Node]) -> Node | No
         ops = ["add", "sub", "mul", "div", "rem", "min", "max", "and", "xor", "shl", "shr"]
     op: Any = draw(st.sampled_from(ops))
     return b.elementwise(op, x, draw(st.sampled_from(others)))
+
+
+def _gather(draw: st.DrawFn, b: Builder, x: Node) -> Node:
+    """Positions along the first axis: counted, moved, clamped, wrapped around or chosen."""
+    size = Dim.of("B") if draw(st.booleans()) else Dim.of(2)
+    extent = shape_of(x)[0]
+    index = b.iota(size, draw(st.sampled_from([I64, I32, U8])))
+    for _ in range(draw(st.integers(0, 3))):
+        dtype = dtype_of(index)
+        step: Any = draw(st.sampled_from(["add", "sub", "min", "max", "rem", "select", "cast"]))
+        bound = b.size(extent - 1 if draw(st.booleans()) else extent, dtype)
+        bound = bound if draw(st.booleans()) else b.literal(draw(st.integers(0, 2)), dtype)
+        if step == "cast":
+            index = b.cast(index, I64)
+        elif step == "select":
+            below = b.comparison("lt", index, bound)
+            index = b.selection(below, index, bound)
+        else:
+            index = b.elementwise(step, index, bound)
+    if draw(st.booleans()):
+        index = b.reduce(draw(st.sampled_from(["max", "min"])), index, (0,))
+    return b.gather(x, [index, *[None] * (len(shape_of(x)) - 1)])
 
 
 def _broadcasts(a: tuple[Dim, ...], b: tuple[Dim, ...]) -> bool:

@@ -13,7 +13,7 @@ from core.graphs import dims, function, program, tensor, unary_function
 from linnet.core.build import Builder
 from linnet.core.contract import contract
 from linnet.core.inline import LIMIT, inline
-from linnet.core.ir import Function, Node, OpId, Param, Permute, Program, Unary
+from linnet.core.ir import Function, Gather, Node, OpId, Param, Permute, Program, Unary
 from linnet.core.passes import PASSES, optimize
 from linnet.core.print import function_text, program_text
 from linnet.core.rewrite import rewrite, topological
@@ -301,6 +301,62 @@ def test_contract(name: str, f: Function, golden: Any) -> None:
     after = contract(simplify(f))
     verify_function(after)
     golden(function_text(f) + "\n----- contract\n\n" + function_text(after), f"{name}.txt")
+
+
+# ---------------------------------------------------------------- clamps
+
+
+def gathered(build: Build, facts: Sequence[Relation] = ()) -> tuple[bool, ...]:
+    """Which of the indices that `build` makes into an axis of N are known to stay in it."""
+    b = Builder()
+    table, ids = b.param("table", tensor(F32, "N")), b.param("ids", tensor(I64, "M"))
+    out = b.gather(table, [build(b, ids)])
+    f = function([out], [table, ids], names=("N", "M"), facts=facts)
+    (node,) = simplify(f).results
+    assert isinstance(node, Gather)
+    return node.proved
+
+
+SOME = [Relation(">", Dim.of("N"), Dim.of(0))]
+
+
+def clamped(b: Builder, x: Node) -> Node:
+    low = b.elementwise("max", x, b.literal(0, I64))
+    return b.elementwise("min", low, b.size(Dim.of("N") - 1, I64))
+
+
+@pytest.mark.parametrize(
+    "build, facts, known",
+    [
+        (lambda b, x: b.iota(Dim.of("N"), I64), [], True),
+        (lambda b, x: b.permute(b.iota(Dim.of("N"), I64), (0,)), [], True),
+        (lambda b, x: b.iota(Dim.of("N") + 1, I64), [], False),
+        (lambda b, x: b.iota(Dim.of("N"), I32), [], False),  # it wraps where N is large
+        (lambda b, x: x, SOME, False),
+        (clamped, SOME, True),
+        (clamped, [], False),  # over no positions the clamp gives -1
+        (lambda b, x: b.elementwise("max", x, b.literal(0, I64)), SOME, False),
+        (lambda b, x: b.elementwise("min", x, b.size(Dim.of("N") - 1, I64)), SOME, False),
+        (lambda b, x: b.literal(0, I64), SOME, True),
+        (lambda b, x: b.literal(1, I64), SOME, False),
+        (lambda b, x: b.size(Dim.of("N") - 1, I64), SOME, True),
+        (lambda b, x: b.reduce("max", b.iota(Dim.of("N"), I64), (0,)), SOME, False),
+        (
+            lambda b, x: b.elementwise("rem", b.iota(Dim.of("M"), I64), b.literal(4, I64)),
+            [Relation(">=", Dim.of("N"), Dim.of(4))],
+            True,
+        ),
+        (
+            lambda b, x: b.elementwise("rem", x, b.literal(4, I64)),
+            [Relation(">=", Dim.of("N"), Dim.of(4))],
+            False,
+        ),
+    ],
+)
+def test_an_index_that_cannot_leave_its_axis_is_not_clamped(
+    build: Build, facts: Sequence[Relation], known: bool
+) -> None:
+    assert gathered(build, facts) == (known,)
 
 
 # ---------------------------------------------------------------- inline

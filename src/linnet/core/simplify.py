@@ -18,6 +18,7 @@ from linnet.core.ir import (
     Element,
     Expand,
     Function,
+    Gather,
     If,
     Literal,
     Node,
@@ -32,6 +33,7 @@ from linnet.core.ir import (
     Unary,
     Update,
 )
+from linnet.core.ranges import unclamped
 from linnet.core.rewrite import rewrite, substitute
 from linnet.core.scalars import (
     Scalar,
@@ -58,6 +60,9 @@ def simpler(node: Node, b: Builder) -> Node | None:
             return _constant(node, b) or _identity(node, b) or _below_expand(node, b)
         case Reshape() | Permute() | Expand() | Slice() | Concat() | Reduce():
             return _shape(node, b)
+        case Gather(x, indices, proved):
+            known = unclamped(node, b.facts)
+            return None if known == proved else b.gather(x, indices, known, node.span)
         case Element(Update(x, written, value), index):
             return value if written == index else b.element(x, index, node.span)
         case Update(Update(x, earlier, _), index, value) if earlier == index:
