@@ -239,9 +239,7 @@ def _name_of(axis: Dim) -> str | None:
     return name if name is not None and axis == Dim.of(name) else None
 
 
-def _place(span: Span | None) -> str:
-    if span is None:
-        return "an unknown place"
+def _place(span: Span) -> str:
     position = span.source.position(span.start)
     return f"{span.source.name}:{position.line}:{position.column}"
 

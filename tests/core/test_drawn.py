@@ -30,7 +30,7 @@ def run(f, data, special=False):  # type: ignore[no-untyped-def]
     return inputs, sizes
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(functions(EXACT), st.data())
 def test_integers_and_bools_are_bit_equal(f, data):  # type: ignore[no-untyped-def]
     verify_function(f)
@@ -44,7 +44,7 @@ def test_integers_and_bools_are_bit_equal(f, data):  # type: ignore[no-untyped-d
         np.testing.assert_array_equal(a, b)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(functions(FLOATS, sums=False), st.data())
 def test_floats_are_bit_equal_after_simplify(f, data):  # type: ignore[no-untyped-def]
     better = simplify(f)
@@ -59,7 +59,7 @@ def test_floats_are_bit_equal_after_simplify(f, data):  # type: ignore[no-untype
         np.testing.assert_array_equal(np.signbit(a[zeros]), np.signbit(b[zeros]))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(functions(FLOATS), st.data())
 def test_floats_stay_within_the_tolerance_after_all_passes(f, data):  # type: ignore[no-untyped-def]
     after = optimize(program(f)).entries["f"]
@@ -73,7 +73,7 @@ def test_floats_stay_within_the_tolerance_after_all_passes(f, data):  # type: ig
         assert np.all(np.abs(a[finite] - b[finite]) <= 10 * scale * tolerance("exact", "bf16"))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(functions((I32,)))
 def test_passes_are_done_when_they_say_so(f):  # type: ignore[no-untyped-def]
     once = contract(simplify(f))

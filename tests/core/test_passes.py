@@ -487,7 +487,7 @@ def test_a_long_chain_is_no_deeper_than_a_short_one() -> None:
     b = Builder()
     x = b.param("x", tensor(F32, 2))
     y: Node = x
-    for i in range(3000):
+    for i in range(1500):
         y = b.binary("add", y, b.fill(b.literal(i, F32), dims(2)))
     f = function([y], [x])
     verify_function(f)

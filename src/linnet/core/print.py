@@ -61,11 +61,6 @@ def function_text(function: Function, *, spans: bool = False) -> str:
     return "\n".join(_function(function, spans)) + "\n"
 
 
-def node_text(node: Node, names: Names) -> str:
-    """A node's operation and operands, without its name and type."""
-    return _node(node, names)
-
-
 def names_of(function: Function) -> Names:
     """What the text calls every node of the function: its own name, its value, or a number."""
     names: Names = {}
@@ -132,7 +127,7 @@ def _nodes(function: Function, spans: bool) -> Iterator[str]:
         if spans and node.span is not None:
             start = node.span.source.position(node.span.start)
             at = f"  // {node.span.source.name}:{start.line}:{start.column}"
-        yield f"{names[node]} = {_node(node, names)} : {node.type}{at}"
+        yield f"{names[node]} = {node_text(node, names)} : {node.type}{at}"
         for label, body in _bodies(node):
             yield f"  {label}({', '.join(map(_param, body.params))})"
             for line in _nodes(body, spans):
@@ -156,7 +151,8 @@ def _listed(nodes: tuple[Node, ...], names: Names) -> str:
     return ", ".join(names[node] for node in nodes)
 
 
-def _node(node: Node, names: Names) -> str:
+def node_text(node: Node, names: Names) -> str:
+    """A node's operation and operands, without its name and type."""
     match node:
         case Param() | Literal() | Size() | Result():
             return names[node]
