@@ -1,8 +1,8 @@
 """Linnet programs in Markdown, checked against the comments in them.
 
-A heading starts a case. A fence ```` ```linnet ```` is a program of its own; fences with a path after
-the word (```` ```linnet src/lib.linnet ````, ```` ```toml linnet.toml ````) are the files of one
-package, checked together. A program without a `module` line gets one, unless it is marked `raw`.
+A heading starts a case. A fence marked `linnet` is a program of its own; fences with a path after
+the word (`linnet src/lib.linnet`, `toml linnet.toml`) are the files of one package, checked
+together. A program without a `module` line gets one, unless it is marked `raw`.
 
     // error: E2207 "part of the message, a note or the help"     a finding that starts on this line
     // warning: W1002                                            likewise

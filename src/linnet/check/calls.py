@@ -505,7 +505,9 @@ class _Filling:
             return None
         for param, arg, t in zip(params, args, found, strict=True):
             if arg is not None and t is not None:
-                origin = Origin(f"parameter `{param.name}` of `{self.what}` is", param.at, "here")
+                origin = Origin(
+                    f"parameter `{param.name}` of `{self.what}` is", param.at, "declared here"
+                )
                 coerce(scope, arg, t, Expected(substitute(param.type, self.bound), origin))
         ordered = [*(n for n in self.bound if n not in given), *given]
         return {n: self.bound[n] for n in ordered}
@@ -523,7 +525,9 @@ class _Filling:
             assert arg is not None
             expected = None
             if not (generic_names(param.type) & self.open):
-                origin = Origin(f"parameter `{param.name}` of `{self.what}` is", param.at, "here")
+                origin = Origin(
+                    f"parameter `{param.name}` of `{self.what}` is", param.at, "declared here"
+                )
                 expected = Expected(substitute(param.type, self.bound), origin)
             t = found[i] = exprs.value(scope, arg, expected, whole=True)
             if self.open:
@@ -682,7 +686,9 @@ class _Filling:
         for param, arg, t in zip(params, args, found, strict=True):
             if arg is None or t is None or contextual(t) or _may_fit(param.type, t):
                 continue
-            origin = Origin(f"parameter `{param.name}` of `{self.what}` is", param.at, "here")
+            origin = Origin(
+                f"parameter `{param.name}` of `{self.what}` is", param.at, "declared here"
+            )
             code = "E2101"
             if isinstance(t, TensorType) and isinstance(param.type, TensorType) and t.shape:
                 code = "E2202"

@@ -451,7 +451,8 @@ def settle(scope: Scope, e: tree.Expr, want: Type) -> None:
         case tree.Some(value=inner) if isinstance(want, OptionalType):
             settle(scope, inner, want.of)
         case tree.Tuple(items=items) if isinstance(want, TupleType):
-            for item, part in zip(items, want.items, strict=True):
+            # The lengths differ only in what was already reported.
+            for item, part in zip(items, want.items, strict=False):
                 settle(scope, item, part)
         case _:
             pass

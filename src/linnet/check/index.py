@@ -98,8 +98,8 @@ def _lose(scope: Scope, items: Sequence[Item]) -> None:
 
 def _block(scope: Scope, e: tree.Index, base: BlockArray) -> Type:
     name = text_of(e.base)
-    item = e.items[0]
-    if len(e.items) != 1 or isinstance(item, (tree.Slice, tree.Ellipsis_, tree.PackRef)):
+    item = e.items[0] if len(e.items) == 1 else None
+    if item is None or isinstance(item, (tree.Slice, tree.Ellipsis_, tree.PackRef)):
         scope.report("E2204", f"`{name}` is an array of blocks and takes one constant index", e)
         return UNKNOWN
     with scope.mode(False):
@@ -208,14 +208,13 @@ def _line_up(scope: Scope, e: tree.Index, base: TensorType) -> list[Item | None]
         scope.report("E2204", "`...` stands twice; it can stand for one run of axes", e)
         return None
     if given > rank or (not dots and given < rank):
-        axes = f"{rank} axes" if rank != 1 else "1 axis"
         plural = "indices" if given != 1 else "index"
         if not rank:
             scope.report("E2204", f"`{name}` is a scalar, {base}, and has no axis to index", e)
             return None
         scope.report(
             "E2204",
-            f"`{name}` is {base} with {axes}; {given} {plural} given",
+            f"`{name}` is {base} with {_axes(base)}; {given} {plural} given",
             e,
             help="write one index for each axis, or `...` for the axes left out"
             if given < rank
@@ -226,6 +225,15 @@ def _line_up(scope: Scope, e: tree.Index, base: TensorType) -> list[Item | None]
         return list(e.items)
     at = dots[0]
     return [*e.items[:at], *[None] * (rank - given), *e.items[at + 1 :]]
+
+
+def _axes(base: TensorType) -> str:
+    """`2 axes`, `a pack and 1 axis`."""
+    plain = sum(isinstance(axis, Dim) for axis in base.shape)
+    counted = f"{plain} axes" if plain != 1 else "1 axis"
+    if plain == len(base.shape):
+        return counted
+    return f"the axes of a pack and {counted}" if plain else "the axes of a pack"
 
 
 def _one_axis(
@@ -355,9 +363,8 @@ def _access(scope: Scope, e: tree.Index, base: TensorType) -> Type:
             return UNKNOWN
     rank = len(base.shape)
     if len(e.items) != rank:
-        axes = f"{rank} axes" if rank != 1 else "1 axis"
         plural = "indices" if len(e.items) != 1 else "index"
-        message = f"`{name}` is {base} with {axes}; {len(e.items)} {plural} given"
+        message = f"`{name}` is {base} with {_axes(base)}; {len(e.items)} {plural} given"
         if not rank:
             message = f"`{name}` is a scalar, {base}, and has no axis to index"
         scope.report("E2204", message, e)
