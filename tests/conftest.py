@@ -47,7 +47,7 @@ def seed_line(config: pytest.Config) -> str:
     place = seed_card(config)
     if (place / "linnet.toml").is_file():
         return f"seed: {place}"
-    return f"seed: MISSING at {place}; tests that need it are skipped (--seed-dir DIR)"
+    return f"seed: MISSING at {place}; tests that need it are skipped (--seed-dir=DIR)"
 
 
 def pytest_report_header(config: pytest.Config) -> str:
