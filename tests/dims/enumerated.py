@@ -7,6 +7,7 @@ of the goals that hold at all the sizes tried are proved.
 from __future__ import annotations
 
 import argparse
+import importlib
 import itertools
 import random
 import sys
@@ -114,8 +115,11 @@ class Draw:
         roll = self.rng.random()
         if roll < 0.6:
             return self.name()
-        if roll < 0.85:
+        if roll < 0.8:
             return Dim.of(self.rng.randint(2, 4))
+        if roll < 0.9:
+            a, b = self.name(), self.name()
+            return self.rng.choice([a - b, a + b, a + 1, 2 * a, a * b])
         return self.dim(depth - 1)
 
     def fact(self) -> Relation:
@@ -260,6 +264,15 @@ def undivided(facts: list[Relation], goal: Relation) -> bool:
     )
 
 
+def bare() -> None:
+    """Makes the solver try to prove even goals that some sizes at hand break.
+
+    Those sizes would hide an unsound step: no proof is looked for once they are tried.
+    """
+    module = importlib.import_module("linnet.dims.prove")
+    module._sample = lambda facts, goal: False  # type: ignore[attr-defined]
+
+
 def show(facts: list[Relation], goal: Relation) -> str:
     return f"{', '.join(map(str, facts))} |- {goal}"
 
@@ -271,7 +284,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--top", type=int, default=6)
     parser.add_argument("--show", action="store_true", help="print true goals that are not proved")
+    parser.add_argument("--bare", action="store_true", help="use no samples to refute goals")
     options = parser.parse_args()
+    if options.bare:
+        bare()
     end = time.monotonic() + options.seconds
     counts: Counter[str] = Counter()
     slowest: list[tuple[float, str]] = []

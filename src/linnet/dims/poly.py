@@ -178,8 +178,8 @@ def mentions(p: Poly, names: Container[str]) -> bool:
 def divide(num: Poly, den: Poly) -> tuple[Poly, Poly]:
     """`whole, rest` with `num == whole * den + rest`; `rest` is 0 if `den` divides `num`.
 
-    The leading term of `den` must be positive. The rest is the same for all `num` that differ by a
-    multiple of `den`, provided that the leading coefficient is 1 or `den` is a single term.
+    The rest is the same for all `num` that differ by a multiple of `den`, provided that the leading
+    coefficient is 1 or -1 or `den` is a single term.
     """
     top = lead(den)
     by = den[top]

@@ -251,8 +251,6 @@ class System:
         """The floor division of reduced polynomials, `den` positive where it is defined at all."""
         if not den:
             return self._part("/", num, den)  # by zero: a value of which nothing is known
-        if den[lead(den)] < 0:
-            num, den = scaled(num, -1), scaled(den, -1)
         whole, rest = divide(num, den)
         shared = common_mono([*rest, *den]) if rest else UNIT
         if shared:
