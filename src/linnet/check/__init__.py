@@ -11,6 +11,7 @@ from linnet.check import blocks, consts, declare, effects, scope, stmts, unused
 from linnet.check.analysis import Analysis
 from linnet.source import Source
 from linnet.syntax import tree
+from linnet.syntax.depth import deep_stack
 from linnet.workspace import ModuleFile, Package, Workspace
 
 __all__ = ["Analysis", "check", "check_text"]
@@ -53,15 +54,22 @@ def _check(
     files: tuple[ModuleFile, ...],
     constants: Mapping[str, Scalar],
 ) -> Analysis:
-    analysis = Analysis(package)
-    checking = scope.Checking(analysis, workspace, constants)
+    checking = scope.Checking(Analysis(package), workspace, constants)
+    with deep_stack():
+        _run(checking, files)
+    return checking.analysis
+
+
+def _run(checking: scope.Checking, files: tuple[ModuleFile, ...]) -> None:
+    """Modules, declarations, bodies, effects, warnings: each step needs the ones before it."""
+    analysis = checking.analysis
     for file in files:
         analysis.roots.append(scope.load(checking, file))
     modules = list(checking.modules.values())
     own = {
         name: item
         for module in modules
-        if module.file.package is package
+        if module.file.package is analysis.package
         for name, item in module.items.items()
         if isinstance(item, tree.Const)
     }
@@ -76,14 +84,23 @@ def _check(
     for signature in list(analysis.signatures.values()):
         stmts.function(checking, signature)
     effects.compute(checking)
-    read = {module.file.source for module in modules} | {package.manifest}
-    read |= {module.file.package.manifest for module in modules}
-    analysis.findings.items.extend(
-        d for d in workspace.findings.items if d.primary.span.source in read
-    )
+    _add_findings_of_files(checking)
     if analysis.ok:
         unused.warn(checking)
-    return analysis
+    else:
+        findings = analysis.findings
+        findings.items = [d for d in findings.items if d.severity == "error"]
+
+
+def _add_findings_of_files(checking: scope.Checking) -> None:
+    """What is wrong with the manifests and encodings of what was checked."""
+    assert checking.workspace is not None
+    files = checking.modules
+    read = {file.source for file in files} | {file.package.manifest for file in files}
+    read.add(checking.analysis.package.manifest)
+    checking.findings.items.extend(
+        d for d in checking.workspace.findings.items if d.primary.span.source in read
+    )
 
 
 class _Check(ModuleType):

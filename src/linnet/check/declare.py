@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from linnet.check import consts, exprs, typeexprs
 from linnet.check.analysis import (
     BlockInfo,
+    GenericName,
     MemberInfo,
+    MemberName,
+    MethodName,
     Module,
     Signature,
     StructInfo,
@@ -31,7 +34,6 @@ from linnet.types import (
     BlockType,
     GenericValue,
     OptionalType,
-    Pack,
     StructType,
     TensorType,
     TupleType,
@@ -113,6 +115,7 @@ def _generics(
     """Names and defaults of a list of generics are well formed."""
     refuse_repeats(scope, [g.name for g in (*outer, *generics)], "generic")
     for param in generics:
+        scope.analysis.symbols[param.name] = GenericName(param)
         refuse_prelude(scope, param.name)
         if param.default is not None:
             default(scope.checking, param)
@@ -173,7 +176,7 @@ def alias(checking: Checking, item: tree.Alias) -> Type:
         return UNKNOWN
     checking.in_progress.add(item)
     _generics(scope, item.generics)
-    found = typeexprs.resolve(scope.inner(item.generics), item.of)
+    found = typeexprs.resolve(scope.inner(item.generics), item.of, component=True)
     checking.in_progress.discard(item)
     checking.aliases[item] = UNKNOWN if item in checking.failed else found
     return checking.aliases[item]
@@ -268,7 +271,10 @@ def _block(checking: Checking, item: tree.Block, module: Module) -> None:
     methods = {f.name.text: f for f in reversed(item.methods)}
     info = BlockInfo(item, module, members, methods, tuple(r for _, r in clauses))
     checking.analysis.blocks[item] = info
+    for member in item.members:
+        checking.analysis.symbols[member.name] = MemberName(member)
     for fn in item.methods:
+        checking.analysis.symbols[fn.name] = MethodName(fn)
         _signature(checking, fn, module, info)
 
 
@@ -289,8 +295,6 @@ def _member(scope: Scope, member: tree.Member) -> MemberInfo:
         fault = f"a `{kind}` is a tensor; `{name}` is {found}"
     elif optional and kind != "param":
         fault = f"a `{kind}` is always there; `{name}` cannot be optional"
-    elif any(isinstance(axis, Pack) for axis in of.shape):
-        fault = f"the shape of a member has no packs; `{name}` is {of}"
     if fault is not None:
         scope.report("E4101", fault, member.type)
         of = UNKNOWN

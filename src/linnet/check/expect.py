@@ -215,7 +215,7 @@ def compare(scope: Scope, found: Type, want: Type) -> Mismatch | None:
         case TupleType(a), TupleType(b):
             note = f"a tuple of {len(a)} is not a tuple of {len(b)}"
             return Mismatch("E2101", found, want, (note,))
-        case _, OptionalType(of) if compare(scope, found, of) is None:
+        case _, OptionalType(of) if type(found) is type(of):
             return Mismatch("E2101", found, want, help="wrap it: `some(...)`")
         case OptionalType(of), _ if compare(scope, of, want) is None:
             fix = "take the value out: `match ... { some(x) => ... none => ... }`"

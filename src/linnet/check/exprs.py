@@ -54,6 +54,7 @@ from linnet.types import (
     BOOL,
     I64,
     UNKNOWN,
+    AnyDType,
     BlockArray,
     BlockType,
     EnumType,
@@ -543,19 +544,18 @@ def _binary(scope: Scope, e: tree.Binary, hint: Expected | None) -> Type:
     if isinstance(left, IntConst) and isinstance(right, IntConst) and e.op in ARITHMETIC:
         return IntConst(_integer(scope, e, left.value, right.value))
     if isinstance(left, literals) and isinstance(right, literals):
-        return _constants(scope, e, left, right)
+        return _constants(scope, e, left, right, operand_hint)
     return _elementwise(scope, e, left, right)
 
 
 def operands(scope: Scope, parts: Sequence[tree.Expr], hint: Expected | None) -> list[Type]:
     """The types of operands that share a dtype; those made of literals follow the others."""
     found: dict[int, Type] = {}
-    order = sorted(range(len(parts)), key=lambda i: is_open(scope, parts[i]))
-    for i in order:
-        open_ = is_open(scope, parts[i])
-        found[i] = value(scope, parts[i], hint if open_ else None)
-        if not open_ and hint is None and isinstance(found[i], TensorType):
-            hint = _operand_hint(parts[i], found[i])
+    opens = [is_open(scope, e) for e in parts]
+    for i in sorted(range(len(parts)), key=opens.__getitem__):
+        t = found[i] = value(scope, parts[i], hint if opens[i] else None)
+        if not opens[i] and hint is None and isinstance(t, TensorType):
+            hint = _operand_hint(parts[i], t)
     return [found[i] for i in range(len(parts))]
 
 
@@ -581,7 +581,11 @@ def is_open(scope: Scope, e: tree.Expr) -> bool:
         case tree.Unary(op=op, value=inner):
             return op != "!" and is_open(scope, inner)
         case tree.Binary(op=op, left=left, right=right):
-            return op in ARITHMETIC and is_open(scope, left) and is_open(scope, right)
+            return (
+                (op in ARITHMETIC or op in BITWISE)
+                and is_open(scope, left)
+                and is_open(scope, right)
+            )
         case tree.If(then=then, other=other):
             return is_open(scope, then) and is_open(scope, other)
         case tree.Match(arms=arms):
@@ -615,15 +619,25 @@ def _integer(scope: Scope, e: tree.Binary, a: Dim, b: Dim) -> Dim:
 
 
 def _constants(
-    scope: Scope, e: tree.Binary, left: IntConst | FloatConst, right: IntConst | FloatConst
+    scope: Scope,
+    e: tree.Binary,
+    left: IntConst | FloatConst,
+    right: IntConst | FloatConst,
+    hint: Expected | None,
 ) -> Type:
     """Two contextual operands, not both integers under arithmetic."""
     real = isinstance(left, FloatConst) or isinstance(right, FloatConst)
     if real and e.op in ARITHMETIC:
         return FloatConst(_real(e.op, left, right))
+    if isinstance(left, IntConst) and isinstance(right, IntConst) and e.op in BITWISE:
+        a, b = left.value.constant, right.value.constant
+        if a is not None and b is not None:
+            return IntConst(Dim.of({"|": a | b, "^": a ^ b, "&": a & b}[e.op]))
     wide = default_type(FloatConst(0.0) if real else IntConst(Dim.of(0)))
-    for x in (e.left, e.right):
-        settle(scope, x, wide)
+    if hint is not None and not real:
+        wide = hint.type
+    for x, found in ((e.left, left), (e.right, right)):
+        coerce(scope, x, found, Expected(wide, Origin("the other operand is")))
     return _elementwise(scope, e, wide, wide)
 
 
@@ -668,18 +682,21 @@ def _elementwise(scope: Scope, e: tree.Binary, left: Type, right: Type) -> Type:
         outcome = rules.binary((ARITHMETIC | BITWISE)[e.op], left, right)
     result = ruled(scope, e, e.op, [e.left, e.right], [left, right], outcome)
     if e.op in ARITHMETIC and isinstance(result, TensorType):
-        _typed_constant(scope, e)
+        _typed_constant(scope, e, result.dtype)
     return result
 
 
-def _typed_constant(scope: Scope, e: tree.Binary) -> None:
+def _typed_constant(scope: Scope, e: tree.Binary, dtype: AnyDType) -> None:
     """Arithmetic with typed integer constants stays usable in shapes."""
     dims = scope.analysis.dims
     a, b = dims.get(e.left), dims.get(e.right)
-    if a is not None and b is not None:
-        if e.op in "/%" and (b.constant is None or b.constant <= 0):
-            return
-        dims[e] = _integer(scope, e, a, b)
+    if a is None or b is None:
+        return
+    if e.op in "/%" and not ((a.constant or 0) >= 0 and (b.constant or 0) > 0):
+        return  # at run time it truncates
+    size = _integer(scope, e, a, b)
+    if literal_fault(IntConst(size), dtype) is None:  # at run time it wraps
+        dims[e] = size
 
 
 def join_literals(scope: Scope, parts: Sequence[tree.Expr], found: list[Type]) -> list[Type]:
