@@ -23,9 +23,9 @@ from linnet.syntax.tokens import (
 )
 
 _TIERS = ("||", "&&", "== !=", "< <= > >=", "|", "^", "&", "+ -", "* / %")  # loosest first
-_BINDING = {op: tier for tier, ops in enumerate(_TIERS, 1) for op in ops.split()}
+BINDING = {op: tier for tier, ops in enumerate(_TIERS, 1) for op in ops.split()}
 _LOOSEST = 1
-_ARITH = _BINDING["|"]  # tighter than any comparison: generic arguments, clauses, bounds
+_ARITH = BINDING["|"]  # tighter than any comparison: generic arguments, clauses, bounds
 _PREFIXES = words("! - +")
 _WORD_OPERATORS = {"and": "&&", "or": "||"}
 _MAX_INT = (1 << 63) - 1
@@ -229,7 +229,7 @@ class Expressions(Cursor):
             op = token.kind
             if op == NAME and token.text in _WORD_OPERATORS and self.word_operator(token):
                 op = _WORD_OPERATORS[token.text]
-            binding = _BINDING.get(op, 0)
+            binding = BINDING.get(op, 0)
             if binding < level or binding == 0:
                 self.height = height
                 return left
@@ -253,7 +253,7 @@ class Expressions(Cursor):
         """An `if` or `match`; as an operand it needs parentheses."""
         word = self.token.text
         value = self.if_() if word == "if" else self.match_()
-        if is_operand or self.token.kind in _BINDING:
+        if is_operand or self.token.kind in BINDING:
             start, end = value.span.start, value.span.end
             edits = (Edit(self.between(start, start), "("), Edit(self.between(end, end), ")"))
             self.report(
