@@ -108,6 +108,15 @@ def call(function: str, *arguments: object, **named: object) -> Ex:
     return Ex(f"{function}({', '.join(listed)})")
 
 
+def subscript(start: Ex | None, stop: Ex | None, step: int = 1) -> str:
+    """`start:stop:step`, the colons spaced out where an end is more than a name."""
+    plain = all(e is None or e.trivial for e in (start, stop))
+    first = f"{start} :" if start and not plain else f"{start or ''}:"
+    last = f" {stop}" if stop and not plain else f"{stop or ''}"
+    end = "" if step == 1 else f":{step}" if plain else f" : {step}"
+    return f"{first}{last}{end}"
+
+
 def bundle(items: Sequence[object]) -> str:
     """A tuple display."""
     return f"({items[0]},)" if len(items) == 1 else f"({', '.join(map(str, items))})"
@@ -130,8 +139,9 @@ def float_text(value: float, dtype: DType) -> str:
         for digits in range(1, 17):
             short = float(f"{value:.{digits}g}")
             if round_float(short, F32) == value:
-                return repr(short)
-    return repr(value)
+                value = short
+                break
+    return repr(value).replace("e+", "e")
 
 
 def number_text(value: bool | int | float, dtype: DType) -> Ex:

@@ -72,7 +72,8 @@ def agree(
     """The calls, one after another, give what the reference gives, results and state."""
     out: list[LinnetModule] = []
     for policy in policies:
-        for passes in (False, True):
+        # As it was lowered and with native kernels after all passes: the two ends.
+        for passes in (False, True) if len(policies) == 1 else (policy != "exact",):
             made = module(program, policy, passes=passes)
             members = {path: tensor for path, tensor, _ in made._slots()}
             state: MutableMapping[str, Any] = {}

@@ -65,7 +65,8 @@ def test_a_write_goes_in_place() -> None:
 
 def test_an_old_value_is_copied_before_it_is_overwritten() -> None:
     body = """
-    pub entry step(x: Tensor[1, 1, 1, 2; f32], at: i32) -> (Tensor[1, 1, 4, 2; f32], Tensor[2; f32]) {
+    pub entry step(x: Tensor[1, 1, 1, 2; f32], at: i32)
+        -> (Tensor[1, 1, 4, 2; f32], Tensor[2; f32]) {
         let old = memory
         let row = memory[0, 0, 1, :]
         memory = write_at(memory, x, at)

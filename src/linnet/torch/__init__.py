@@ -2,15 +2,6 @@
 
 from __future__ import annotations
 
-from linnet.torch.emit import emit, generate
 from linnet.torch.runtime import Function, LinnetModule, bind_weights, load, load_function
 
-__all__ = [
-    "Function",
-    "LinnetModule",
-    "bind_weights",
-    "emit",
-    "generate",
-    "load",
-    "load_function",
-]
+__all__ = ["Function", "LinnetModule", "bind_weights", "load", "load_function"]

@@ -37,7 +37,7 @@ from linnet.core.ir import (
 )
 from linnet.diagnostics import InternalError
 from linnet.dims import Dim, Facts, Relation, proves
-from linnet.emit import Ex, bundle, call, infix, number_text, prefix
+from linnet.emit import Ex, bundle, call, infix, number_text, prefix, subscript
 from linnet.types import BF16, BOOL, F16, F32, F64, I32, I64, U16, U32, U64, DType
 
 TORCH_NAMES: dict[str, str] = {
@@ -114,6 +114,7 @@ class Expressions:
         self.checked = checked
         self.env: dict[Node, Ex] = {}
         self.numbers: set[Node] = set()
+        self.constants: dict[Node, bool | int | float] = {}  # what numbers are, where it is known
         self.either: set[Node] = set()
         self.named: set[Node] = set()
 
@@ -224,9 +225,11 @@ class Expressions:
 
     def number(self, node: Node) -> Ex | None:
         """The node as a Python number, where it is one."""
+        value = self._constant(node)
+        if value is not None:
+            self.constants[node] = value
+            return number_text(value, dtype_of(node))
         match node:
-            case Literal(value, dtype):
-                return number_text(value, dtype)
             case Size(dim, dtype) if dtype in (I32, I64, F32, F64):
                 return self.dim(dim)
             case Cast(x, dtype) if x in self.numbers and dtype in (I32, I64, F32, F64):
@@ -236,29 +239,30 @@ class Expressions:
                 return infix(_INFIX[op], self.env[a], self.env[b])
             case Compare(op, a, b) if self._counters(a, b):
                 return infix(_INFIX[op], self.env[a], self.env[b])
-            case Unary() | Binary() | Compare() | Select() | Cast() | Size():
-                return self._folded(node)
             case _:
                 return None
 
     def _counters(self, a: Node, b: Node) -> bool:
         """Python integers that do not wrap: sizes and loop counters, not only constants."""
-        both = a in self.numbers and b in self.numbers and dtype_of(a) in (I32, I64)
-        return both and not (isinstance(a, Literal) and isinstance(b, Literal))
+        return a in self.numbers and b in self.numbers and dtype_of(a) in (I32, I64)
 
-    def _folded(self, node: Node) -> Ex | None:
+    def _constant(self, node: Node) -> bool | int | float | None:
         """A constant of rank 0, computed here as the generated code would compute it."""
-        if shape_of(node) or not all(isinstance(x, Literal) for x in operands(node)):
+        if isinstance(node, Literal):
+            return node.value
+        if not isinstance(node, (Unary, Binary, Compare, Select, Cast)) or shape_of(node):
+            return None
+        if not all(x in self.constants for x in operands(node)):
             return None
         from linnet.torch import kernels
 
         inner = Expressions(self.dim, self.facts)
         for x in operands(node):
-            assert isinstance(x, Literal)
-            inner.env[x] = inner.scalar(number_text(x.value, x.dtype), x.dtype)
+            text = number_text(self.constants[x], dtype_of(x))
+            inner.env[x] = inner.scalar(text, dtype_of(x))
         space = {"torch": torch, "F": F, "kernels": kernels, "DEVICE": torch.device("cpu")}
-        value = eval(inner.express(node).text, space).item()
-        return number_text(value, dtype_of(node))
+        value: bool | int | float = eval(inner.express(node).text, space).item()
+        return value
 
     # ------------------------------------------------------------ elementwise
 
@@ -347,9 +351,9 @@ class Expressions:
             if i in dropped:
                 marks.append(str(self.dim(start)))
                 continue
-            first = "" if start.constant == 0 else str(self.dim(start))
-            last = "" if stop == extent else str(self.dim(stop))
-            marks.append(f"{first}:{last}" + (f":{step}" if step > 1 else ""))
+            first = None if start.constant == 0 else self.dim(start)
+            last = None if stop == extent else self.dim(stop)
+            marks.append(subscript(first, last, step))
         marks = _shortened(marks)
         return self.full(x).index(*marks) if marks else self.full(x)
 
@@ -450,12 +454,7 @@ class Expressions:
                 left = a if i == rank_a - 1 else a.attribute("mT")
                 right = b if j == rank_b - 2 else b.attribute("mT")
                 return infix("@", left, right)
-        letters = iter(string.ascii_lowercase)
-        names_a = [next(letters) for _ in range(rank_a)]
-        names_b = [""] * rank_b
-        for i, j in (*node.batch, *node.contract):
-            names_b[j] = names_a[i]
-        names_b = [n or next(letters) for n in names_b]
+        names_a, names_b = _letters(node)
         shared = {i for i, _ in (*node.batch, *node.contract)}
         used = {j for _, j in (*node.batch, *node.contract)}
         out = [names_a[i] for i, _ in node.batch]
@@ -481,6 +480,22 @@ def _integer_division(op: str, a: Ex, b: Ex, divisor: Node) -> Ex:
             return call("torch.div", a, b, rounding_mode='"trunc"')
         return call("kernels.int_div", a, b)
     return call("torch.fmod" if safe else "kernels.int_rem", a, b)
+
+
+def _letters(node: Dot) -> tuple[list[str], list[str]]:
+    """A letter for each axis of an einsum, of its size's name where it can be."""
+    taken: set[str] = set()
+
+    def letter(axis: Dim) -> str:
+        wish = [c.lower() for c in str(axis) if c.isascii() and c.isalpha()][:1]
+        chosen: str = next(c for c in (*wish, *string.ascii_letters) if c not in taken)
+        taken.add(chosen)
+        return chosen
+
+    a = [letter(axis) for axis in shape_of(node.a)]
+    shared = {j: a[i] for i, j in (*node.batch, *node.contract)}
+    b = [shared[j] if j in shared else letter(d) for j, d in enumerate(shape_of(node.b))]
+    return a, b
 
 
 # ---------------------------------------------------------------- axes

@@ -269,11 +269,6 @@ def write_span_(cache: Tensor, value: Tensor, at: Tensor | int) -> None:
         if first < last:
             cache[:, :, first:last] = value[:, :, first - start : last - start]
         return
-    _put_span(cache, value, at)
-
-
-def _put_span(cache: Tensor, value: Tensor, at: Tensor | int) -> None:
-    """`write_span_` without waiting for the device."""
     place = at + torch.arange(value.shape[2], device=cache.device)
     rows = torch.arange(cache.shape[0], device=cache.device)[:, None]
     _put(cache, rows, place[None, :], value.transpose(1, 2))
@@ -305,12 +300,16 @@ def _put(cache: Tensor, rows: Tensor, at: Tensor, value: Tensor) -> None:
     """`cache[rows, :, at] = value` where both lie inside; nothing else changes."""
     inside = (rows >= 0) & (rows < cache.shape[0]) & (at >= 0) & (at < cache.shape[2])
     rows, at = rows.expand(inside.shape), at.expand(inside.shape)
-    if cache.device.type == "cpu":
-        if not bool(inside.all()):
-            rows, at, value = rows[inside], at[inside], value[inside]
-        cache[rows, :, at] = value
+    if cache.device.type != "cpu":
+        _put_unwaiting(cache, rows, at, inside, value)
         return
-    # Outside pairs write (0, 0) as a valid write there would leave it, or as it was.
+    if not bool(inside.all()):
+        rows, at, value = rows[inside], at[inside], value[inside]
+    cache[rows, :, at] = value
+
+
+def _put_unwaiting(cache: Tensor, rows: Tensor, at: Tensor, inside: Tensor, value: Tensor) -> None:
+    """`_put` without asking the device: pairs outside write (0, 0) as another write leaves it."""
     rows, at = torch.where(inside, rows, 0), torch.where(inside, at, 0)
     corner = (inside & (rows == 0) & (at == 0)).flatten()
     source = torch.where(corner, torch.arange(corner.numel(), device=cache.device), -1).amax()
@@ -691,7 +690,7 @@ KERNELS: dict[str, tuple[Kernel, ...]] = {
             Sample({**_CACHE, "P": 1}, ranges={"rows": (row, row), "at": (at, at)})
             for row, at in ((0, 0), (2, 4), (1, -1), (3, 0), (-1, 2))
         ),
-        Sample({**_CACHE, "P": 0}),
+        Sample({**_CACHE, "S": 40, "P": 6}, ranges={"rows": (-1, 3), "at": (-3, 42)}),
     ),
     "std.nn.embedding::embedding": _simple(
         "exact",

@@ -29,7 +29,7 @@ from linnet.policy import Policy, policy_named
 from linnet.torch.emit import RESERVED, Entry, Generated, generate
 from linnet.torch.express import TORCH_NAMES
 from linnet.types import BOOL, DType, TensorType
-from linnet.weights import Bound, Slot, as_array, plan_bindings, read_bound
+from linnet.weights import Bound, Slot, as_array, dtype_name, plan_bindings, read_bound
 from linnet.weights.checkpoint import Weights
 from linnet.workspace import Workspace
 
@@ -411,8 +411,10 @@ class LinnetModule(nn.Module):
         tensors = [
             self._input(name, param, value) for param, value in zip(params, inputs, strict=False)
         ]
-        extra = [torch.as_tensor(value) for value in inputs[len(tensors) :]]
-        return [*tensors, *extra]
+        if len(inputs) != len(params):
+            # The one thing that is wrong with this many inputs is their number.
+            bind_entry(call.function, [((), "")] * len(inputs), name=name)
+        return tensors
 
     def _input(self, entry: str, param: Param, value: object) -> Tensor:
         """A tensor on the module's device; plain Python values take the declared dtype."""
@@ -430,9 +432,9 @@ class LinnetModule(nn.Module):
             array = as_array(value)
         except (TypeError, ValueError) as error:
             raise PlanError(f"{entry}: {param.name} is a {type(value).__name__}") from error
-        if array.dtype == np.dtype(object):
-            kind = type(value).__name__
-            raise PlanError(f"{entry}: {param.name} is a {kind}, expected {param.of}")
+        if dtype_name(array.dtype) not in DTYPES:
+            found = f"a {type(value).__name__} of {array.dtype}"
+            raise PlanError(f"{entry}: {param.name} is {found}, expected {param.of}")
         return _tensor_of(array).to(self.device)
 
     def forward(

@@ -1,0 +1,167 @@
+"""Every kernel does what its op's body says, within what its policy allows."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import linnet
+from backends.common import CPU, assert_close, flat
+from linnet.backends import Kernel, Sample
+from linnet.check import check
+from linnet.check.analysis import Analysis
+from linnet.core.build import Builder
+from linnet.core.ir import Call, Function, Program
+from linnet.core.lower import lower_function
+from linnet.policy import tolerance
+from linnet.reference import evaluate_function
+from linnet.torch import LinnetModule
+from linnet.torch import kernels as K
+from linnet.torch.runtime import _tensor_of
+from linnet.types import DType, TensorType
+from linnet.weights import DTYPES
+from linnet.workspace import Workspace
+
+STD = Path(linnet.__file__).parent / "std"
+ROWS = [(op, i) for op, row in K.KERNELS.items() for i in range(len(row))]
+FLOATS = ("f32", "bf16", "f16", "f64")
+
+
+@cache
+def analysis(module: str) -> Analysis:
+    return check(Workspace(), STD.joinpath(*module.split(".")[1:]).with_suffix(".linnet"))
+
+
+@cache
+def op_function(op: str, dtype: str, ranks: tuple[tuple[str, int], ...], absent: Any) -> Program:
+    module, _, name = op.partition("::")
+    dtypes = {"T": dtype}
+    return lower_function(
+        analysis(module), module, name, dtypes=dtypes, ranks=dict(ranks), absent=absent
+    )
+
+
+def the_op(op: str, sample: Sample, dtype: str) -> Function:
+    """The op as the sample calls it; a pack has as many axes as the sample has sizes for it."""
+    packs = {"S": 0, "B": 0}
+    for name in sample.dims:
+        head, _, number = name.partition("_")
+        if number:
+            packs[head] += 1
+    program = op_function(op, dtype, tuple(packs.items()), sample.absent)
+    return program.entries[op.partition("::")[2]]
+
+
+def calling(function: Function, sample: Sample) -> Program:
+    """A program whose entry calls the op, its sizes bound."""
+    b = Builder()
+    sizes = {name: linnet_dim(sample.dims.get(name, 0)) for name in function.dims}
+    params = []
+    for p in function.params:
+        assert isinstance(p.of, TensorType)
+        shape = tuple(axis.substitute(sizes) for axis in p.of.shape)  # type: ignore[union-attr]
+        params.append(b.param(p.name, TensorType(shape, p.of.dtype)))
+    call = b.call(function, params, [sizes[name] for name in function.dims])
+    entry = Function(
+        "run", "entry", None, None, (), tuple(params), b.results(call), (), (), function.returns
+    )
+    manifest = op_manifest()
+    return Program("test", {"run": entry}, {"run": entry}, manifest, {}, "run")
+
+
+def linnet_dim(size: int) -> Any:
+    from linnet.dims import Dim
+
+    return Dim.of(size)
+
+
+def op_manifest() -> Any:
+    from linnet.core.ir import Manifest
+
+    return Manifest("test", ())
+
+
+def inputs_of(function: Function, sample: Sample, seed: int, kind: str) -> list[np.ndarray]:
+    """Arrays for the op's parameters: plain, or with ties, zeros, infinities and NaN."""
+    draw = np.random.default_rng(seed)
+    out: list[np.ndarray] = []
+    for p in function.params:
+        assert isinstance(p.of, TensorType) and isinstance(p.of.dtype, DType)
+        shape = tuple(axis.evaluate(sample.dims) for axis in p.of.shape)  # type: ignore[union-attr]
+        to = DTYPES[p.of.dtype.name]
+        low, high = sample.ranges.get(p.name, (-3, 3))
+        if p.of.dtype.name == "bool":
+            value: Any = draw.random(shape) < 0.5
+        elif p.name in sample.ranges and p.of.dtype.is_integer:
+            value = draw.integers(int(low), int(high) + 1, shape)
+        elif p.name in sample.ranges:
+            value = draw.uniform(low, high, shape)
+        else:
+            value = draw.standard_normal(shape) * 2
+            if kind == "special":
+                edges = [0.0, -0.0, 1.0, 1.0, -2.0, np.inf, -np.inf, np.nan]
+                value = draw.choice(edges, shape)
+        out.append(np.asarray(value).astype(to))
+    return out
+
+
+def strided(x: torch.Tensor) -> torch.Tensor:
+    """The same values, laid out column by column."""
+    return x.mT.contiguous().mT if x.ndim >= 2 else x
+
+
+def bits(x: Any) -> np.ndarray:
+    a = np.asarray(x)
+    return a.view(np.uint8) if a.dtype.kind not in "biu" else a
+
+
+def runs(op: str, kernel: Kernel, dtype: str, monkeypatch: Any) -> int:
+    """Every sample the kernel accepts agrees; how many there were."""
+    count = 0
+    for seed, sample in enumerate(kernel.samples):
+        function = the_op(op, sample, dtype)
+        program = calling(function, sample)
+        call = program.entries["run"].results[0].of  # type: ignore[attr-defined]
+        assert isinstance(call, Call)
+        if kernel.accepts(call) is not None:
+            continue
+        count += 1
+        with monkeypatch.context() as m:
+            m.setattr("linnet.torch.emit.KERNELS", {op: (kernel,)})
+            native = LinnetModule(program, "fast", CPU)
+        text = native.generated_source()
+        assert f"def {function.name}" not in text, "the body, not the kernel"
+        assert not kernel.run or kernel.run in text
+        for kind in ("plain", "special") if kernel.policy == "exact" else ("plain",):
+            arrays = inputs_of(function, sample, seed, kind)
+            wanted = evaluate_function(function, arrays, sample.dims)
+            for layout in (lambda x: x, strided):
+                tensors = [layout(_tensor_of(a)) for a in arrays]
+                found = flat(native.run_entry("run", tensors))
+                for a, b in zip(wanted, found, strict=True):
+                    name = str(np.asarray(a).dtype)
+                    close = tolerance(kernel.policy, dtype if name != "float32" else "f32")
+                    if dtype in ("bf16", "f16") and name == "float32":
+                        close = tolerance(kernel.policy, dtype)  # from inputs that were rounded
+                    what = f"{op} {kernel.run} {dtype} {sample} {kind}"
+                    assert_close(a, b, 0.0 if kernel.policy == "exact" else close, what)
+    return count
+
+
+@pytest.mark.parametrize(("op", "index"), ROWS, ids=[f"{o}-{i}" for o, i in ROWS])
+def test_a_kernel_agrees_with_its_op(op: str, index: int, monkeypatch: Any) -> None:
+    kernel = K.KERNELS[op][index]
+    assert sum(runs(op, kernel, dtype, monkeypatch) for dtype in FLOATS[:2]) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", K.KERNELS)
+def test_the_other_float_dtypes(op: str, monkeypatch: Any) -> None:
+    for kernel in K.KERNELS[op]:
+        for dtype in FLOATS[2:]:
+            runs(op, kernel, dtype, monkeypatch)
