@@ -90,6 +90,8 @@ class Dim:
     terms: tuple[tuple[Monomial, int], ...]
     written: tuple[Monomial, ...]
     key: str = field(init=False)
+    _names: frozenset[str] | None = field(init=False, default=None)
+    _divisors: tuple[Dim, ...] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         text = "+".join(
@@ -122,13 +124,16 @@ class Dim:
 
     def names(self) -> frozenset[str]:
         """Every name in the dimension, those inside divisions and `min`/`max` included."""
-        found: set[str] = set()
-        for atom in self.atoms():
-            if atom.op == "name":
-                found.add(atom.name)
-            for arg in atom.args:
-                found |= arg.names()
-        return frozenset(found)
+        if self._names is None:
+            found: set[str] = set()
+            for atom in self.atoms():
+                if atom.op == "name":
+                    found.add(atom.name)
+                for arg in atom.args:
+                    found |= arg.names()
+            object.__setattr__(self, "_names", frozenset(found))
+        assert self._names is not None
+        return self._names
 
     def atoms(self) -> Iterable[Atom]:
         """The atoms of the products, outermost ones only, repeated as they stand."""
@@ -136,14 +141,17 @@ class Dim:
 
     def divisors(self) -> tuple[Dim, ...]:
         """Every divisor in the dimension, inner ones first, each once."""
-        found: dict[Dim, None] = {}
-        for product in self.written:
-            for atom in product:
-                for arg in atom.args:
-                    found.update(dict.fromkeys(arg.divisors()))
-                if atom.op in ("/", "%"):
-                    found[atom.args[1]] = None
-        return tuple(found)
+        if self._divisors is None:
+            found: dict[Dim, None] = {}
+            for product in self.written:
+                for atom in product:
+                    for arg in atom.args:
+                        found.update(dict.fromkeys(arg.divisors()))
+                    if atom.op in ("/", "%"):
+                        found[atom.args[1]] = None
+            object.__setattr__(self, "_divisors", tuple(found))
+        assert self._divisors is not None
+        return self._divisors
 
     def coefficients(self) -> Iterable[tuple[Monomial, int]]:
         """The terms as they are written."""
@@ -161,7 +169,7 @@ class Dim:
 
     def substitute(self, sizes: Mapping[str, Dim | int]) -> Dim:
         """The dimension with each of these names replaced everywhere."""
-        if not sizes or not self.terms or self.constant is not None:
+        if self.names().isdisjoint(sizes):
             return self
         total = ZERO
         for product, coefficient in self.coefficients():
@@ -358,7 +366,7 @@ ONE = _of_constant(1)
 
 def _substitute_atom(atom: Atom, sizes: Mapping[str, Dim | int]) -> Dim:
     if atom.op == "name":
-        return Dim.of(sizes.get(atom.name, _of_atom(atom)))
+        return Dim.of(sizes.get(atom.name, atom.name))
     left, right = (arg.substitute(sizes) for arg in atom.args)
     match atom.op:
         case "/":
