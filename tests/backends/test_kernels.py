@@ -165,3 +165,41 @@ def test_the_other_float_dtypes(op: str, monkeypatch: Any) -> None:
     for kernel in K.KERNELS[op]:
         for dtype in FLOATS[2:]:
             runs(op, kernel, dtype, monkeypatch)
+
+
+def test_writes_that_do_not_wait_for_the_device_write_the_same() -> None:
+    """What runs on a GPU, on the CPU: places outside, and (0, 0) written or not."""
+    draw = torch.Generator().manual_seed(0)
+    for rows, at in [
+        ([0, 1, 2], [0, 1, 9]),
+        ([5, 1, -1], [0, 1, 0]),
+        ([0, 2, 1], [4, -1, 5]),
+        ([3, 3, 3], [0, 0, 0]),
+        ([], []),
+    ]:
+        cache = torch.randn(3, 2, 5, 4, generator=draw)
+        value = torch.randn(len(rows), 2, 4, generator=draw)
+        wanted, found = cache.clone(), cache.clone()
+        row, place = torch.tensor(rows, dtype=torch.long), torch.tensor(at, dtype=torch.long)
+        inside = (row >= 0) & (row < 3) & (place >= 0) & (place < 5)
+        K._put(wanted, row, place, value)
+        K._put_unwaiting(found, row, place, inside, value)
+        assert torch.equal(wanted, found), (rows, at)
+
+
+def test_what_a_kernel_refuses_is_said() -> None:
+    from linnet.backends import choose
+
+    program = op_function("std.nn.attention::attention", "f16", (), ())
+    function = program.entries["attention"]
+    b = Builder()
+    params = [b.param(p.name, p.of) for p in function.params]
+    call = b.call(function, params, [linnet_dim(2)] * len(function.dims))
+    assert isinstance(call, Call)
+    kernel, refusals = choose(K.KERNELS, call, "equivalent")
+    assert kernel is not None and kernel.run == "kernels.attention_f32"
+    assert refusals == {"kernels.attention": "computes in f16, the op in f32"}
+    kernel, refusals = choose(K.KERNELS, call, "fast")
+    assert kernel is not None and kernel.run == "kernels.attention_f32"
+    assert choose(K.KERNELS, call, "exact")[0] is None
+    assert "needs numerics='equivalent'" in choose(K.KERNELS, call, "exact")[1].values()

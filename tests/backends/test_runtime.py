@@ -195,12 +195,15 @@ def test_weights_from_a_file_are_mapped_and_tied(
     assert made.head.weight is made.embedding.weight
     assert torch.equal(made.head.weight, tensors["embedding.weight"])
     assert torch.equal(made.shift, tensors["shift"])
-    # Mapped memory is never written: new values come in new memory, shared as before.
+    made.load_state_dict({**made.state_dict(), "shift": torch.full((5,), 9.0)})
+    made.shift.add_(1.0)
+    # What is written stays in this process; new values come in new memory, shared as before.
     other = lt.load(source, seed=3)
     made.copy_weights({**other.state_dict(), "embedding.weight": torch.ones(5, 4)})
     assert made.head.weight is made.embedding.weight
     again = lt.load(source, weights=path, bindings=bindings)
     assert torch.equal(again.head.weight, tensors["embedding.weight"])
+    assert torch.equal(again.shift, tensors["shift"])
 
 
 def test_weights_are_converted_only_when_asked(source: Path, model: lt.LinnetModule) -> None:

@@ -310,6 +310,8 @@ def _put(cache: Tensor, rows: Tensor, at: Tensor, value: Tensor) -> None:
 
 def _put_unwaiting(cache: Tensor, rows: Tensor, at: Tensor, inside: Tensor, value: Tensor) -> None:
     """`_put` without asking the device: pairs outside write (0, 0) as another write leaves it."""
+    if not inside.numel():
+        return
     rows, at = torch.where(inside, rows, 0), torch.where(inside, at, 0)
     corner = (inside & (rows == 0) & (at == 0)).flatten()
     source = torch.where(corner, torch.arange(corner.numel(), device=cache.device), -1).amax()

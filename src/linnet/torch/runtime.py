@@ -514,7 +514,7 @@ class LinnetModule(nn.Module):
             raise PlanError(f"cannot copy the weights: {len(problems)} problems\n  {listed}")
         copied: dict[int, Tensor] = {}
         for path, own, other in pairs:
-            # New memory: what a parameter holds may be a file that was mapped read-only.
+            # New memory: what a parameter holds may be another's, or a mapped file.
             if id(own) not in copied:
                 value = other.detach().to(self.device, own.dtype, copy=True)
                 copied[id(own)] = value
@@ -594,7 +594,7 @@ def _tensor_of(array: np.ndarray[Any, np.dtype[Any]]) -> Tensor:
         array = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
     name = array.dtype.name
     with warnings.catch_warnings():
-        # Mapped files are read-only; nothing writes into a parameter's memory (`copy_weights`).
+        # An array of the user's may be read-only; what it is given for does not write into it.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         if name == "bfloat16":
             return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)

@@ -31,7 +31,7 @@ class MappedFile:
         self._map: mmap.mmap | None = None
 
     def view(self, start: int, end: int) -> memoryview:
-        """The bytes from start to end, read-only and not copied."""
+        """The bytes from start to end, not copied; what is written there stays in this process."""
         return memoryview(self._mapping())[start:end]
 
     def release(self, start: int, end: int) -> None:
@@ -45,7 +45,9 @@ class MappedFile:
         if self._map is None:
             try:
                 with self.path.open("rb") as file:
-                    self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                    # Copy on write: a framework may write into its parameter (loading a state
+                    # dict, training), which must neither end the process nor reach the file.
+                    self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
             except (OSError, ValueError) as error:
                 raise PlanError(f"{self.path}: cannot be read: {error}") from error
             if len(self._map) != self.size:
@@ -91,7 +93,7 @@ class TensorLocation:
     def read(self, dtype: str | None = None) -> Array:
         """The tensor, rounded once where `dtype` asks for another than the stored one.
 
-        Without a conversion the array is a read-only view of the mapped file (or the very array
+        Without a conversion the array is a view of the mapped file (or the very array
         of an in-memory checkpoint). A quantised tensor is dequantised in f32 first.
         """
         if not isinstance(self.source, MappedFile):
