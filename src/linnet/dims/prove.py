@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import chain
 
 from linnet.dims.dim import Atom, Dim, Relation, RelationOp
@@ -26,6 +27,7 @@ SUGGESTIONS = 3
 CLAUSES = 8  # tried as suggestions
 CASES = 24  # considered in one proof
 DEPTH = 2  # of cases within cases
+REMAINDERS = 4  # the largest divisor whose remainders are cases
 
 
 def prove(facts: Facts, goal: Relation) -> Verdict:
@@ -170,13 +172,17 @@ def _by_cases(system: System, op: RelationOp, p: Poly) -> bool:
             return True
         if depth == 0:
             return False
-        for split in _splits(system, p):
-            if left < len(split) or system.effort.left <= 0:
+        for cases in _splits(system, p):
+            if left < len(cases) or system.effort.left <= 0:
                 return False
-            left -= len(split)
-            if all(holds(case, case.reduce(p), depth - 1) for case in split):
+            left -= len(cases)
+            if all(holds_in(case, system, p, depth - 1) for case in cases):
                 return True
         return False
+
+    def holds_in(case: Case, system: System, p: Poly, depth: int) -> bool:
+        narrowed = _assume(system, case)
+        return holds(narrowed, narrowed.reduce(p), depth)
 
     return holds(system, p, DEPTH)
 
@@ -191,8 +197,8 @@ def _holds(system: System, op: RelationOp, p: Poly) -> bool:
             below = add(scaled(p, -1), constant(-1))
             if _at_least(system, add(p, constant(-1))) or _at_least(system, below):
                 return True
-            case = _assume(system, equal=p)
-            return case.absurd or case.refutes(constant(-1))
+            narrowed = _assume(system, _Zero(p))
+            return narrowed.absurd or narrowed.refutes(constant(-1))
         case _:
             return _at_least(system, p)
 
@@ -201,34 +207,60 @@ def _at_least(system: System, p: Poly) -> bool:
     return system.nonnegative(p) or system.refutes(p)
 
 
-def _splits(system: System, p: Poly) -> Iterator[tuple[System, ...]]:
-    """Ways to divide all sizes into cases, each with more facts."""
+@dataclass(frozen=True, slots=True)
+class _Zero:
+    """The case that a polynomial is 0, and, if there is another, that that one is at least 0."""
+
+    p: Poly
+    positive: Poly | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _AtLeast:
+    """The case that a polynomial is at least 0."""
+
+    p: Poly
+
+
+@dataclass(frozen=True, slots=True)
+class _Remainder:
+    """The case that a variable divided by a number leaves this remainder."""
+
+    name: str
+    by: int
+    rest: int
+
+
+Case = _Zero | _AtLeast | _Remainder
+
+
+def _splits(system: System, p: Poly) -> Iterator[list[Case]]:
+    """Ways to divide all sizes into cases."""
     near = _nearby(system, p)
     for name in near:
         op, a, b = system.parts.get(name, ("", {}, {}))
         value = variable(name)
         if op in ("min", "max"):
             below = add(b, a, -1) if op == "min" else add(a, b, -1)
-            yield (
-                _assume(system, equal=add(value, a, -1), positive=below),
-                _assume(system, equal=add(value, b, -1), positive=scaled(below, -1)),
-            )
+            yield [
+                _Zero(add(value, a, -1), below),
+                _Zero(add(value, b, -1), scaled(below, -1)),
+            ]
         by = as_constant(b) if op == "/" else None
-        if by is not None and 2 <= by <= 4:
+        if by is not None and 2 <= by <= REMAINDERS:
+            for inner in sorted(variables(a)):
+                if inner not in system.parts:
+                    yield [_Remainder(inner, by, rest) for rest in range(by)]
             rest = add(a, scaled(value, by), -1)
-            yield tuple(_assume(system, equal=add(rest, constant(-r))) for r in range(by))
+            yield [_Zero(add(rest, constant(-r))) for r in range(by)]
     for difference in system.nonzero:
-        yield (
-            _assume(system, positive=add(difference, constant(-1))),
-            _assume(system, positive=add(scaled(difference, -1), constant(-1))),
-        )
+        yield [
+            _AtLeast(add(difference, constant(-1))),
+            _AtLeast(add(scaled(difference, -1), constant(-1))),
+        ]
     for name in near:
         if system.low.get(name) == 0 and name not in system.rules:
-            value = variable(name)
-            yield (
-                _assume(system, equal=value),
-                _assume(system, positive=add(value, constant(-1))),
-            )
+            yield [_Zero(variable(name)), _AtLeast(add(variable(name), constant(-1)))]
 
 
 def _nearby(system: System, p: Poly) -> list[str]:
@@ -240,16 +272,23 @@ def _nearby(system: System, p: Poly) -> list[str]:
     return found
 
 
-def _assume(system: System, *, equal: Poly | None = None, positive: Poly | None = None) -> System:
-    """The system with one fact more: a polynomial is 0, or at least 0."""
+def _assume(system: System, case: Case) -> System:
+    """The system with the case as one more fact."""
     system.effort.left -= 1000
-    case = system.fork(system.effort)
-    if equal is not None:
-        case.equalities.append(equal)
-    if positive is not None:
-        case.claim(positive)
-    case.settle()
-    return case
+    narrowed = system.fork(system.effort)
+    match case:
+        case _Zero(p, positive):
+            narrowed.equalities.append(p)
+            if positive is not None:
+                narrowed.claim(positive)
+        case _AtLeast(p):
+            narrowed.claim(p)
+        case _Remainder(name, by, rest):
+            quotient = narrowed.quotient(variable(name), constant(by))
+            whole = add(scaled(quotient, by), constant(rest))
+            narrowed.equalities.append(add(variable(name), whole, -1))
+    narrowed.settle()
+    return narrowed
 
 
 # Suggestions
