@@ -33,6 +33,7 @@ types: $(VENV)/.dev-ready
 
 sources: $(VENV)/.dev-ready
 	$(BIN)/linnet check --strict $(SOURCES)
+	$(BIN)/linnet fmt --check $(SOURCES)
 
 quick: $(VENV)/.dev-ready
 	$(PYTEST) -m "not slow"

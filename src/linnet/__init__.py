@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from linnet.diagnostics import NestError as NestError
     from linnet.diagnostics import PlanError as PlanError
     from linnet.nest import load as load
+    from linnet.syntax.format import format as format
     from linnet.weights import RawTensor as RawTensor
     from linnet.weights import apply_bindings as apply_bindings
     from linnet.weights import iter_safetensors as iter_safetensors
@@ -36,6 +37,7 @@ _HOME = {
     "PlanError": "linnet.diagnostics",
     "RawTensor": "linnet.weights",
     "apply_bindings": "linnet.weights",
+    "format": "linnet.syntax.format",
     "iter_safetensors": "linnet.weights",
     "load": "linnet.nest",
     "read_arrays": "linnet.weights",

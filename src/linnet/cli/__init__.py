@@ -18,6 +18,7 @@ from linnet.diagnostics import LinnetError
 # Name -> module with `add_arguments(parser)` and `run(args) -> int`, and one line of help.
 COMMANDS: dict[str, tuple[str, str]] = {
     "check": ("linnet.cli.check", "find every mistake in Linnet source, for all sizes"),
+    "fmt": ("linnet.cli.fmt", "write Linnet source in its one style"),
     "run": ("linnet.cli.run", "ask a model of the zoo, and stream its answer"),
     "nest": ("linnet.nest.__main__", "fetch and list the models of the zoo"),
 }

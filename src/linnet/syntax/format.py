@@ -22,6 +22,12 @@ N = TypeVar("N", bound=tree.Syntax)
 _SPACE = text(" ")
 
 
+def format(text: str) -> str:
+    """The text in Linnet's style; a text with syntax errors as it is (`linnet.check` tells them)."""
+    formatted, _ = format_text(text)
+    return text if formatted is None else formatted
+
+
 def format_text(source: str, name: str = "<text>") -> tuple[str | None, Findings]:
     """The text in Linnet's style; None if it has syntax errors, which are then the findings."""
     findings = Findings()

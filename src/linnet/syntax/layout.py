@@ -113,7 +113,7 @@ def render(layout: Layout) -> str:
     """The text of a layout, without spaces at the ends of lines, with a line end at its end."""
     printer = _Printer()
     printer.print(layout)
-    return "".join(printer.out).rstrip() + "\n"
+    return "".join(printer.out).rstrip(" \n") + "\n"
 
 
 class _Printer:
