@@ -30,10 +30,10 @@ def hunt(seed: int, count: int, top: int) -> tuple[int, int]:
     return true, proved
 
 
-@pytest.mark.parametrize("seed", range(100, 104))
+@pytest.mark.parametrize("seed", range(100, 103))
 def test_answers_agree_with_all_small_sizes(seed: int) -> None:
-    true, proved = hunt(seed, 20, top=4)
-    assert true > 20
+    true, proved = hunt(seed, 15, top=4)
+    assert true > 15
     assert proved > 0.85 * true
 
 
@@ -45,9 +45,9 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("bare")
-@pytest.mark.parametrize("seed", range(110, 112))
+@pytest.mark.parametrize("seed", range(110, 111))
 def test_nothing_false_is_proved_even_without_samples(seed: int) -> None:
-    hunt(seed, 20, top=4)
+    hunt(seed, 15, top=4)
 
 
 @pytest.mark.slow

@@ -3,18 +3,32 @@
 Each monomial is read as an unknown of its own. The unknowns are non-negative, except those that are
 named free. A contradiction is a sum of non-negative multiples of the polynomials whose coefficients
 are all negative or zero and whose constant is negative; it is looked for by a simplex on integers.
+Polynomials multiplied by unknowns take part where that lets terms cancel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import gcd
 
-from linnet.dims.poly import UNIT, Mono, Poly
+from linnet.dims.poly import (
+    UNIT,
+    Frozen,
+    Mono,
+    Poly,
+    common,
+    freeze,
+    join,
+    quotient,
+    times,
+)
 
 Row = dict[int, int]
+Free = Callable[[Mono], bool]
 
+DEGREE = 5  # of products formed
+TOGETHER = 90  # polynomials in one problem
 PIVOTS = 160
 LARGEST = 2**256  # coefficients beyond this end the search
 
@@ -26,15 +40,74 @@ class Effort:
     left: int
 
 
-def contradiction(polys: Sequence[Poly], free: Callable[[Mono], bool], effort: Effort) -> bool:
-    """Whether no values of the monomials make all the polynomials non-negative; False if unsure."""
-    weights = _weights(polys, free, effort)
-    return weights is not None and _refutes(polys, weights, free)
+def impossible(
+    start: Poly, facts: list[Poly], free: Free, effort: Effort, *, thorough: bool
+) -> bool:
+    """Whether `start` cannot be non-negative together with the facts; False if unsure."""
+    for rounds in (1, 3) if thorough else (1,):
+        if effort.left <= 0:
+            return False
+        polys = _multiples(start, facts, free, effort, rounds)
+        weights = _weights(polys, free, effort)
+        if weights is not None and _refutes(polys, weights, free):
+            return True
+    return False
 
 
-def _weights(
-    polys: Sequence[Poly], free: Callable[[Mono], bool], effort: Effort
-) -> dict[int, int] | None:
+# The problem
+
+
+def _multiples(
+    start: Poly, facts: list[Poly], free: Free, effort: Effort, rounds: int
+) -> list[Poly]:
+    """Those multiples of `start` and the facts whose terms can cancel against each other."""
+    base = [start, *facts]
+    # The sum must have a negative constant, so one of these takes part in it.
+    frontier = [p for p in base if p is start or p.get(UNIT, 0) < 0]
+    found: dict[Frozen, Poly] = {freeze(p): p for p in frontier}
+    for _ in range(rounds):
+        added: list[Poly] = []
+        for p in frontier:
+            for multiple in _cancelling(p, base, start if rounds > 1 else None, free, effort):
+                effort.left -= 4 * len(multiple)
+                key = freeze(multiple)
+                if key not in found:
+                    found[key] = multiple
+                    added.append(multiple)
+                    if len(found) == TOGETHER or effort.left < 0:
+                        return list(found.values())
+        frontier = added
+    return list(found.values())
+
+
+def _cancelling(
+    p: Poly, base: list[Poly], start: Poly | None, free: Free, effort: Effort
+) -> Iterator[Poly]:
+    """Multiples of the base in which a term of `p` cancels, and of `start` to match them."""
+    for mono, coefficient in p.items():
+        if not mono or (coefficient < 0 and not free(mono)):
+            continue
+        for other in base:
+            effort.left -= len(other)
+            for target, weight in other.items():
+                if not target or (weight > 0) == (coefficient > 0):
+                    continue
+                shared = common(mono, target)
+                up = quotient(mono, shared) or UNIT
+                down = quotient(target, shared) or UNIT
+                if free(up) or free(down) or len(join(mono, down)) > DEGREE:
+                    continue
+                if not down:
+                    yield times(other, up)
+                elif shared and (p is start or other is start):
+                    yield times(other, up)
+                    yield times(p, down)
+
+
+# Its solution
+
+
+def _weights(polys: Sequence[Poly], free: Free, effort: Effort) -> dict[int, int] | None:
     """Multipliers of the polynomials that add up to a contradiction."""
     rows, basis = _tableau(polys, free)
     reserve = effort.left // 2  # for others: one hard problem must not use up all
@@ -62,7 +135,7 @@ def _weights(
     return None
 
 
-def _tableau(polys: Sequence[Poly], free: Callable[[Mono], bool]) -> tuple[list[Row], list[int]]:
+def _tableau(polys: Sequence[Poly], free: Free) -> tuple[list[Row], list[int]]:
     """One row a monomial: its sum over the weighted polynomials, plus a slack, is zero."""
     sums: dict[Mono, Row] = {}
     for k, p in enumerate(polys):
@@ -107,7 +180,7 @@ def _ray(rows: list[Row], basis: list[int], enter: int, count: int) -> dict[int,
     return {k: weight for k, weight in weights.items() if k < count and weight}
 
 
-def _refutes(polys: Sequence[Poly], weights: dict[int, int], free: Callable[[Mono], bool]) -> bool:
+def _refutes(polys: Sequence[Poly], weights: dict[int, int], free: Free) -> bool:
     """Whether the weighted sum is a contradiction: the check that makes the search trusted."""
     total: Poly = {}
     for k, weight in weights.items():

@@ -140,6 +140,17 @@ def common_mono(monos: Iterable[Mono]) -> Mono:
     return shared or UNIT
 
 
+def without(p: Poly, mono: Mono) -> Poly:
+    """The polynomial divided by a monomial that divides it."""
+    return {rest: c for m, c in p.items() if (rest := quotient(m, mono)) is not None}
+
+
+def tight(p: Poly) -> Poly:
+    """The strongest polynomial over the integers that is at least 0 where `p` is."""
+    by = content(c for mono, c in p.items() if mono)
+    return {mono: c // by for mono, c in p.items() if c // by} if by > 1 else p
+
+
 def substitute(p: Poly, values: Mapping[str, Poly]) -> Poly:
     """The polynomial with these variables replaced."""
     if not mentions(p, values):

@@ -130,7 +130,7 @@ def _obvious(system: System, op: RelationOp, p: Poly) -> bool:
             value = as_constant(p)
             return value != 0 if value is not None else _never_zero(p)
         case _:
-            return system.nonnegative(p)
+            return system.bounds.nonnegative(p)
 
 
 def _natural(goal: Relation) -> bool:
@@ -204,7 +204,7 @@ def _holds(system: System, op: RelationOp, p: Poly) -> bool:
 
 
 def _at_least(system: System, p: Poly) -> bool:
-    return system.nonnegative(p) or system.refutes(p)
+    return system.bounds.nonnegative(p) or system.refutes(p)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +259,7 @@ def _splits(system: System, p: Poly) -> Iterator[list[Case]]:
             _AtLeast(add(scaled(difference, -1), constant(-1))),
         ]
     for name in near:
-        if system.low.get(name) == 0 and name not in system.rules:
+        if system.bounds.low.get(name) == 0 and name not in system.rules:
             yield [_Zero(variable(name)), _AtLeast(add(variable(name), constant(-1)))]
 
 
@@ -280,9 +280,9 @@ def _assume(system: System, case: Case) -> System:
         case _Zero(p, positive):
             narrowed.equalities.append(p)
             if positive is not None:
-                narrowed.claim(positive)
+                narrowed.claim(narrowed.reduce(positive))
         case _AtLeast(p):
-            narrowed.claim(p)
+            narrowed.claim(narrowed.reduce(p))
         case _Remainder(name, by, rest):
             quotient = narrowed.quotient(variable(name), constant(by))
             whole = add(scaled(quotient, by), constant(rest))

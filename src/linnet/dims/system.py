@@ -14,10 +14,10 @@ by standing under a division bar.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
-from math import gcd
 
+from linnet.dims.bounds import LARGEST, Bounds
 from linnet.dims.dim import Atom, Dim, Relation
-from linnet.dims.linear import Effort, contradiction
+from linnet.dims.linear import DEGREE, Effort, impossible
 from linnet.dims.poly import (
     UNIT,
     Frozen,
@@ -31,7 +31,6 @@ from linnet.dims.poly import (
     content,
     divide,
     freeze,
-    join,
     lead,
     mentions,
     mul,
@@ -39,18 +38,17 @@ from linnet.dims.poly import (
     scaled,
     substitute,
     text,
+    tight,
     times,
     variable,
+    without,
 )
 
 ROUNDS = 8  # of working facts into each other
 STEPS = 80  # equalities made into rules in a round
 PRODUCT_RULES = 10  # completed to at most this many
-DEGREE = 5  # of products formed while looking for a proof
-RESOLVENTS = 90  # polynomials tried together in one linear problem
 FACTS = 80  # inequalities kept at once
 TERMS = 60  # of a polynomial; longer ones are not used as facts
-BOUND = 2**40  # bounds beyond this are not kept
 EFFORT = 60_000  # spent on working facts into each other, and on each goal
 
 Part = tuple[str, Poly, Poly]
@@ -62,13 +60,12 @@ class System:
 
     __slots__ = (
         "_base",
+        "_false",
         "_index",
-        "absurd",
         "at_least",
+        "bounds",
         "effort",
         "equalities",
-        "high",
-        "low",
         "nonzero",
         "parts",
         "products",
@@ -81,17 +78,16 @@ class System:
         self.rules: dict[str, Poly] = {}  # variable: what it equals, free of other rules' variables
         self.products: list[tuple[Mono, int, Poly]] = []  # coefficient * product == polynomial
         self.parts: dict[str, Part] = {}
-        self.low: dict[str, int] = {}  # no entry: the variable may be negative
-        self.high: dict[str, int] = {}
+        self.bounds = Bounds()
         self.at_least: dict[Frozen, Poly] = {}  # each is >= 0
         self.equalities: list[Poly] = []  # each is 0, still to be made into a rule
         self.nonzero: list[Poly] = []
         self.unsettled: list[str] = []  # parts whose sign is not yet known
         self.waiting: tuple[Relation, ...] = ()  # facts whose divisors may be 0 or less
-        self.absurd = False  # no sizes satisfy the facts
         self.effort = Effort(EFFORT)
         self._index: dict[tuple[str, Frozen, Frozen], str] = {}
-        self._base: list[Poly] | None = None
+        self._base: tuple[int, list[Poly]] | None = None  # with the count of changes of bounds
+        self._false = False
 
     @staticmethod
     def of(relations: Iterable[Relation]) -> System:
@@ -107,17 +103,21 @@ class System:
         twin.rules = dict(self.rules)
         twin.products = list(self.products)
         twin.parts = dict(self.parts)
-        twin.low = dict(self.low)
-        twin.high = dict(self.high)
+        twin.bounds = self.bounds.copy()
         twin.at_least = dict(self.at_least)
         twin.equalities = list(self.equalities)
         twin.nonzero = list(self.nonzero)
         twin.unsettled = list(self.unsettled)
         twin.waiting = self.waiting
-        twin.absurd = self.absurd
+        twin._false = self._false
         twin._index = dict(self._index)
         twin._base = self._base
         return twin
+
+    @property
+    def absurd(self) -> bool:
+        """Whether no sizes satisfy the facts."""
+        return self._false or self.bounds.absurd
 
     # Learning
 
@@ -157,12 +157,12 @@ class System:
 
     def claim(self, p: Poly) -> None:
         """Adds the fact that the polynomial is at least 0; `settle` must follow."""
-        p = _tight(p)
+        p = tight(p)
         value = as_constant(p)
         if value is not None:
-            self.absurd = self.absurd or value < 0
+            self._false = self._false or value < 0
         elif len(p) - (UNIT in p) == 1 and len(lead(p)) == 1:
-            self._bound_by(p)  # kept as a bound, also when the variable is replaced
+            self.bounds.narrow(p)  # kept as a bound, also when the variable is replaced
         elif not _unwieldy(p) and len(self.at_least) < FACTS:
             self.at_least[freeze(p)] = p
             self._base = None
@@ -187,8 +187,7 @@ class System:
             len(self.products),
             len(self.nonzero),
             tuple(self.at_least),
-            tuple(self.low.items()),
-            tuple(self.high.items()),
+            self.bounds.changes,
         )
 
     # Dimensions as polynomials
@@ -205,14 +204,14 @@ class System:
 
     def _atom(self, atom: Atom) -> Poly:
         if atom.op == "name":
-            self.low.setdefault(atom.name, 0)
+            self.bounds.low.setdefault(atom.name, 0)
             rule = self.rules.get(atom.name)
             return variable(atom.name) if rule is None else rule
         a, b = (self.poly(arg) for arg in atom.args)
         value = self._operation(atom, a, b)
         # The form the value takes may hide that it is not negative.
-        if natural(atom) or (atom.op == "/" and self.nonnegative(a)):
-            if not self.nonnegative(value):
+        if natural(atom) or (atom.op == "/" and self.bounds.nonnegative(a)):
+            if not self.bounds.nonnegative(value):
                 self.claim(value)
         return value
 
@@ -254,7 +253,7 @@ class System:
         whole, rest = divide(num, den)
         shared = common_mono([*rest, *den]) if rest else UNIT
         if shared:
-            rest, den = _without(rest, shared), _without(den, shared)
+            rest, den = without(rest, shared), without(den, shared)
         # (g * a + r) / (g * b) is a / b for 0 <= r < g and g * b > 0.
         by = content([*den.values(), *(c for mono, c in rest.items() if mono)])
         if by > 1:
@@ -277,7 +276,7 @@ class System:
             for mono, coefficient in num.items()
             if coefficient == 1 and len(mono) == 1 and self.parts.get(mono[0], ("",))[0] == "/"
         ]
-        if len(inner) != 1 or not self.nonnegative(den):
+        if len(inner) != 1 or not self.bounds.nonnegative(den):
             return None
         _, a, b = self.parts[inner[0]]
         b = self.reduce(b)
@@ -292,9 +291,9 @@ class System:
         result = operands[0]
         for operand in operands[1:]:
             difference = add(result, operand, -1)
-            if self.nonnegative(difference):
+            if self.bounds.nonnegative(difference):
                 result = operand if op == "min" else result
-            elif self.nonnegative(scaled(difference, -1)):
+            elif self.bounds.nonnegative(scaled(difference, -1)):
                 result = result if op == "min" else operand
             else:
                 result = self._part(op, result, operand)
@@ -333,57 +332,7 @@ class System:
         if not all(self.positive(divisor) for divisor in dim.divisors()):
             return False
         p = add(self.poly(dim), constant(-1))
-        return self.nonnegative(p) or self.refutes(p)
-
-    def nonnegative(self, p: Poly) -> bool:
-        """Whether the polynomial is at least 0 by the bounds of its variables alone."""
-        low = self.low
-        for mono, coefficient in self.shift(p).items():
-            if coefficient < 0 or any(name not in low for name in mono):
-                return False
-        return True
-
-    def shift(self, p: Poly) -> Poly:
-        """The polynomial in variables that are measured from their lower bounds."""
-        moved: dict[str, Poly] = {}
-        for mono in p:
-            for name in mono:
-                low = self.low.get(name)
-                if low and name not in moved:
-                    moved[name] = {(name,): 1, UNIT: low}
-        return substitute(p, moved) if moved else p
-
-    def free(self, mono: Mono) -> bool:
-        """Whether the product of shifted variables may be negative."""
-        return any(name not in self.low for name in mono)
-
-    def least(self, p: Poly) -> int | None:
-        """A lower bound by the bounds of single variables."""
-        total = 0
-        for mono, coefficient in p.items():
-            bound = self._product_low(mono) if coefficient > 0 else self._product_high(mono)
-            if bound is None:
-                return None
-            total += coefficient * bound
-        return total
-
-    def _product_low(self, mono: Mono) -> int | None:
-        total = 1
-        for name in mono:
-            low = self.low.get(name)
-            if low is None or (low < 0 and len(mono) > 1):
-                return None
-            total *= low
-        return total
-
-    def _product_high(self, mono: Mono) -> int | None:
-        total = 1
-        for name in mono:
-            high = self.high.get(name)
-            if high is None or (len(mono) > 1 and self.low.get(name, -1) < 0):
-                return None
-            total *= high
-        return total
+        return self.bounds.nonnegative(p) or self.refutes(p)
 
     # Equalities become rules
 
@@ -413,7 +362,7 @@ class System:
         """Makes a rule of the simplified equality `p == 0`."""
         by = content(c for mono, c in p.items() if mono)
         if by == 0 or p.get(UNIT, 0) % by:
-            self.absurd = True
+            self._false = True
         elif not _unwieldy(p):
             name = self._eliminable(p)
             if name is not None:
@@ -426,9 +375,9 @@ class System:
         p = self.reduce(p)
         if not p:
             return p
-        shared = tuple(name for name in common_mono(p) if self.low.get(name, 0) > 0)
+        shared = tuple(name for name in common_mono(p) if self.bounds.positive(name))
         if shared:
-            p = _without(p, shared)
+            p = without(p, shared)
         by = content(p.values())
         return {mono: c // by for mono, c in p.items()} if by > 1 else p
 
@@ -457,10 +406,11 @@ class System:
             if _stands_in(name, (top, by, rule)):
                 self.equalities.append(add({top: by}, rule, -1))
         self.products = kept
-        if name in self.low:
-            self.claim(add(value, constant(-self.low[name])))
-        if name in self.high:
-            self.claim(add(constant(self.high[name]), value, -1))
+        low, high = self.bounds.low.get(name), self.bounds.high.get(name)
+        if low is not None:
+            self.claim(add(value, constant(-low)))
+        if high is not None:
+            self.claim(add(constant(high), value, -1))
         self._base = None
 
     def _replace_multiples(self, p: Poly) -> bool:
@@ -518,57 +468,51 @@ class System:
     def _decided(self, a: Poly, b: Poly) -> bool:
         """Whether it is seen at once which of the polynomials is the smaller one."""
         difference = add(a, b, -1)
-        return self.nonnegative(difference) or self.nonnegative(scaled(difference, -1))
+        return self.bounds.nonnegative(difference) or self.bounds.nonnegative(
+            scaled(difference, -1)
+        )
 
     def _settle_signs(self) -> None:
         for name in self.unsettled:
-            if name in self.parts and name not in self.low:
+            if name in self.parts and name not in self.bounds.low:
                 self._settle_sign(name)
-        self.unsettled = [name for name in self.unsettled if name not in self.low]
+        self.unsettled = [name for name in self.unsettled if name not in self.bounds.low]
 
     def _settle_hard(self) -> bool:
         """Settles the sign of an operation whose operands' signs need a proof."""
         for name in self.unsettled:
             op, a, b = self.parts.get(name, ("", {}, {}))
-            signs = [p for p in (a, b) if self.nonnegative(p) or self.refutes(p, thorough=False)]
+            signs = [
+                p for p in (a, b) if self.bounds.nonnegative(p) or self.refutes(p, thorough=False)
+            ]
             if (op == "/" and b and a in signs) or (op == "min" and len(signs) == 2):
-                return self._raise(name, 0)
+                self.bounds.raise_low(name, 0)
+                return True
             if op == "max" and signs:
-                return self._raise(name, 0)
+                self.bounds.raise_low(name, 0)
+                return True
         return False
 
     def _settle_sign(self, name: str) -> None:
         """Gives the variable of an operation the lower bound of its operands, if they have one."""
         op, a, b = self.parts[name]
-        first, second = self._floor(a), self._floor(b)
+        bounds = self.bounds
+        first, second = bounds.floor(a), bounds.floor(b)
+        known = [low for low in (first, second) if low is not None]
         by = as_constant(b)
-        if op == "min":
-            if first is not None and second is not None:
-                self._raise(name, min(first, second))
-        elif op == "max":
-            if first is not None or second is not None:
-                self._raise(name, max(x for x in (first, second) if x is not None))
-        elif first is not None and by is not None and by > 0:
-            self._raise(name, first // by)
-        elif first is not None and first >= 0:
-            self._raise(name, 1 if self.nonnegative(add(a, b, -1)) else 0)
-
-    def _floor(self, p: Poly) -> int | None:
-        """A lower bound of the polynomial, if one is easily seen."""
-        low = self.least(p)
-        return max(0, low or 0) if self.nonnegative(p) else low
-
-    def _raise(self, name: str, low: int) -> bool:
-        if (name in self.low and self.low[name] >= low) or abs(low) > BOUND:
-            return False
-        self.low[name] = low
-        self._base = None
-        return True
+        if op == "min" and len(known) == 2:
+            bounds.raise_low(name, min(known))
+        elif op == "max" and known:
+            bounds.raise_low(name, max(known))
+        elif op == "/" and first is not None and by is not None and by > 0:
+            bounds.raise_low(name, first // by)
+        elif op == "/" and first is not None and first >= 0:
+            bounds.raise_low(name, 1 if bounds.nonnegative(add(a, b, -1)) else 0)
 
     def _renew_inequalities(self) -> None:
         for key, p in list(self.at_least.items()):
             reduced = self._slimmed(self.reduce(p))
-            if self.nonnegative(reduced):
+            if self.bounds.nonnegative(reduced):
                 del self.at_least[key]  # it says no more than the bounds do
             elif reduced != p:
                 del self.at_least[key]
@@ -581,10 +525,10 @@ class System:
         for p in self.nonzero:
             p = self.reduce(p)
             if not p:
-                self.absurd = True
-            elif self.nonnegative(p):
+                self._false = True
+            elif self.bounds.nonnegative(p):
                 self.claim(add(p, constant(-1)))
-            elif self.nonnegative(scaled(p, -1)):
+            elif self.bounds.nonnegative(scaled(p, -1)):
                 self.claim(add(scaled(p, -1), constant(-1)))
             elif as_constant(p) is None:
                 kept.append(p)
@@ -592,20 +536,24 @@ class System:
 
     def _slimmed(self, p: Poly) -> Poly:
         """A polynomial that is at least 0 exactly where `p` is, without positive factors."""
-        shared = tuple(name for name in common_mono(p) if self.low.get(name, 0) > 0) if p else UNIT
-        return _without(p, shared) if shared else p
+        shared = tuple(name for name in common_mono(p) if self.bounds.positive(name)) if p else UNIT
+        return without(p, shared) if shared else p
 
     # Bounds of single variables
 
     def _bound(self) -> None:
+        bounds = self.bounds
         for _ in range(6):
-            changed = False
+            before = bounds.changes
             for p in [*self.at_least.values(), *self._ruled(), *self._defining()]:
-                changed |= self._bound_by(p)
-                if self.absurd:
+                bounds.narrow(p)
+                if bounds.absurd:
                     return
-            if not changed:
-                return
+            if bounds.changes == before:
+                break
+        for name, high in bounds.high.items():
+            if bounds.low.get(name) == high and name not in self.rules:
+                self.equalities.append({(name,): 1, **constant(-high)})
 
     def _ruled(self) -> Iterator[Poly]:
         """The product rules as polynomials that are at least 0."""
@@ -614,71 +562,18 @@ class System:
             yield p
             yield scaled(p, -1)
 
-    def _bound_by(self, p: Poly) -> bool:
-        """Bounds each variable of a polynomial that is at least 0 by the others' bounds."""
-        changed = False
-        for mono, coefficient in p.items():
-            if not mono:
-                continue
-            low = self.least(scaled(add(p, {mono: coefficient}, -1), -1))
-            if low is None:  # the other terms have no upper bound
-                continue
-            if coefficient > 0:
-                changed |= self._bound_below(mono, -(-low // coefficient))
-            else:
-                changed |= self._bound_above(mono, -low // -coefficient)
-        return changed
-
-    def _bound_below(self, mono: Mono, low: int) -> bool:
-        if len(mono) == 1:
-            return self._set_low(mono[0], low)
-        if low < 1 or any(self.low.get(name, -1) < 0 for name in mono):
-            return False
-        changed = [self._set_low(name, 1) for name in mono]
-        return any(changed)
-
-    def _bound_above(self, mono: Mono, high: int) -> bool:
-        changed = False
-        for name in mono:
-            others = self._product_low(quotient(mono, (name,)) or UNIT)
-            if len(mono) == 1:
-                changed |= self._set_high(name, high)
-            elif others and others > 0 and high >= 0 and self.low.get(name, -1) >= 0:
-                changed |= self._set_high(name, high // others)
-        return changed
-
-    def _set_low(self, name: str, low: int) -> bool:
-        if not self._raise(name, low):
-            return False
-        return self._meet(name)
-
-    def _set_high(self, name: str, high: int) -> bool:
-        if (name in self.high and self.high[name] <= high) or abs(high) > BOUND:
-            return False
-        self.high[name] = high
-        return self._meet(name)
-
-    def _meet(self, name: str) -> bool:
-        low, high = self.low.get(name), self.high.get(name)
-        if low is not None and high is not None:
-            if low > high:
-                self.absurd = True
-            elif low == high and name not in self.rules:
-                self.equalities.append({(name,): 1, **constant(-low)})
-        return True
-
     # Inequalities
 
     def base(self) -> list[Poly]:
         """Shifted polynomials that are at least 0: the stated facts and those of each operation."""
-        if self._base is None:
+        if self._base is None or self._base[0] != self.bounds.changes:
             found: dict[Frozen, Poly] = {}
             for p in [*self.at_least.values(), *self._ruled(), *self._defining()]:
-                shifted = _tight(self.shift(p))
-                if any(c < 0 for c in shifted.values()) or any(map(self.free, shifted)):
+                shifted = tight(self.bounds.shift(p))
+                if any(c < 0 or self.bounds.free(mono) for mono, c in shifted.items()):
                     found.setdefault(freeze(shifted), shifted)
-            self._base = list(found.values())
-        return self._base
+            self._base = (self.bounds.changes, list(found.values()))
+        return self._base[1]
 
     def _defining(self) -> Iterator[Poly]:
         """What holds of each operation's variable by its meaning."""
@@ -694,7 +589,7 @@ class System:
                 rest = add(a, mul(b, value), -1)
                 yield rest
                 yield add(add(b, constant(-1)), rest, -1)
-        for name, high in self.high.items():
+        for name, high in self.bounds.high.items():
             if name not in self.rules:
                 yield add(constant(high), variable(name), -1)
 
@@ -702,53 +597,8 @@ class System:
         """Whether `p < 0` contradicts the facts, so that `p >= 0` follows from them."""
         if self.absurd:
             return True
-        opposite = add(scaled(self.shift(p), -1), constant(-1))
-        return any(
-            self.effort.left > 0
-            and contradiction(self._near(opposite, rounds), self.free, self.effort)
-            for rounds in ((1, 3) if thorough else (1,))
-        )
-
-    def _near(self, start: Poly, rounds: int) -> list[Poly]:
-        """The polynomial and those multiples of facts whose terms can cancel against its own."""
-        base = [start, *self.base()]
-        # The sum must have a negative constant, so one of these takes part in it.
-        frontier = [p for p in base if p is start or p.get(UNIT, 0) < 0]
-        found: dict[Frozen, Poly] = {freeze(p): p for p in frontier}
-        for _ in range(rounds):
-            added: list[Poly] = []
-            for p in frontier:
-                for multiple in self._cancelling(p, base, start if rounds > 1 else None):
-                    self.effort.left -= 4 * len(multiple)
-                    key = freeze(multiple)
-                    if key not in found:
-                        found[key] = multiple
-                        added.append(multiple)
-                        if len(found) == RESOLVENTS or self.effort.left < 0:
-                            return list(found.values())
-            frontier = added
-        return list(found.values())
-
-    def _cancelling(self, p: Poly, base: list[Poly], start: Poly | None) -> Iterator[Poly]:
-        """Multiples of the base in which a term of `p` cancels, and of `start` to match them."""
-        for mono, coefficient in p.items():
-            if not mono or (coefficient < 0 and not self.free(mono)):
-                continue
-            for other in base:
-                self.effort.left -= len(other)
-                for target, weight in other.items():
-                    if not target or (weight > 0) == (coefficient > 0):
-                        continue
-                    shared = common(mono, target)
-                    up = quotient(mono, shared) or UNIT
-                    down = quotient(target, shared) or UNIT
-                    if self.free(up) or self.free(down) or len(join(mono, down)) > DEGREE:
-                        continue
-                    if not down:
-                        yield times(other, up)
-                    elif shared and (p is start or other is start):
-                        yield times(other, up)
-                        yield times(p, down)
+        opposite = add(scaled(self.bounds.shift(p), -1), constant(-1))
+        return impossible(opposite, self.base(), self.bounds.free, self.effort, thorough=thorough)
 
 
 def natural(of: Dim | Atom) -> bool:
@@ -774,22 +624,4 @@ def _complexity(p: Poly) -> tuple[int, int, Frozen]:
 
 def _unwieldy(p: Poly) -> bool:
     """Whether the polynomial is too large to reason with in good time."""
-    return len(p) > TERMS or any(len(m) > 2 * DEGREE or abs(c) > BOUND for m, c in p.items())
-
-
-def _without(p: Poly, mono: Mono) -> Poly:
-    """The polynomial divided by a monomial that divides it."""
-    return {rest: c for m, c in p.items() if (rest := quotient(m, mono)) is not None}
-
-
-def _tight(p: Poly) -> Poly:
-    """The strongest polynomial over the integers that is at least 0 where `p` is."""
-    by = 0
-    for mono, coefficient in p.items():
-        if mono:
-            by = gcd(by, coefficient)
-            if by == 1:
-                return p
-    if by < 2:
-        return p
-    return {mono: c // by for mono, c in p.items() if c // by}
+    return len(p) > TERMS or any(len(m) > 2 * DEGREE or abs(c) > LARGEST for m, c in p.items())
