@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - Linnet sources are laid out for the eye
 """State in place gives what state as values means, whoever still reads an old value."""
 
 from __future__ import annotations
@@ -259,3 +260,39 @@ def test_reset_and_paths() -> None:
     assert not any(path in made.state_dict() for path in made.state_paths)
     with pytest.raises(Exception, match="no attribute"):
         _ = made.nothing
+
+
+def test_results_are_the_callers_own() -> None:
+    """Neither a weight nor a constant that is kept can be written through what an entry returns."""
+    text = """module m
+    pub block Root {
+        param w: Tensor[2, 2; f32]
+        fn row() -> Tensor[2; f32] { return w[0, :] }
+        fn table<S: Dim>() -> Tensor[S, S; f32] {
+            let made[i, j] = cast<f32>(iota<i64>(S)[i]) * 2.0 + cast<f32>(iota<i64>(S)[j])
+            return made
+        }
+        pub entry weight(x: f32) -> (Tensor[2, 2; f32], Tensor[2; f32], f32) { return (w, row(), x + 1.0) }
+        pub entry made<S: Dim>(x: Tensor[S; f32]) -> (Tensor[S, S; f32], Tensor[S; f32]) {
+            return (permute(table<S>(), [1, 0]), x)
+        }
+        pub entry carried<S: Dim>(x: Tensor[S, S; f32]) -> Tensor[S, S; f32] where S > 0 {
+            var y = table<S>()
+            static for i in 0..S { y = if x[0, 0] > cast<f32>(i) { table<S>() } else { y } }
+            return y
+        }
+    }"""
+    x = np.ones((3, 3), np.float32)
+    program = lowered(text)
+    for made in agree(program, [("weight", [1.0]), ("made", [x[0]]), ("carried", [x])]):
+        for entry, inputs in [("weight", [1.0]), ("made", [x[0]]), ("carried", [x])]:
+            first = made.run_entry(entry, inputs)
+            for result in first if isinstance(first, tuple) else (first,):
+                result.add_(100.0)
+        agree_again = [("weight", [1.0]), ("made", [np.ones(3, np.float32)]), ("carried", [x])]
+        for entry, inputs in agree_again:
+            found = made.run_entry(entry, inputs)
+            found = found if isinstance(found, tuple) else (found,)
+            assert all(float(result.max()) < 50 for result in found)
+        source = made.generated_source()
+        assert source.count(".clone()") <= 5

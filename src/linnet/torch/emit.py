@@ -34,6 +34,7 @@ from linnet.core.ir import (
     Literal,
     Node,
     Param,
+    Permute,
     Program,
     Reduce,
     Reshape,
@@ -41,6 +42,7 @@ from linnet.core.ir import (
     ResultsType,
     Select,
     Size,
+    Slice,
     Unary,
     Update,
     While,
@@ -67,6 +69,7 @@ from linnet.torch.kernels import KERNELS
 from linnet.torch.state import (
     Place,
     Residence,
+    aliased_inputs,
     element_place,
     reside,
     state_inputs,
@@ -155,13 +158,15 @@ class _Written:
     """A generated function: its name, and what a call passes beside the values.
 
     `dims`, Linnet's names to Python's, go by name, or by position to a function that is computed
-    `once`. `numbers` are the positions of values that may be Python numbers.
+    `once`. `numbers` are the positions of values that may be Python numbers. `shared` are results
+    that may be a weight, or a constant that is kept, or a view of one.
     """
 
     name: str
     takes_self: bool
     dims: dict[str, str]
     numbers: frozenset[int]
+    shared: frozenset[int]
 
 
 class _Module:
@@ -214,7 +219,7 @@ class _Module:
         name = self._reserved.get(function) or self.names.fresh(wish)
         lines = [*(["@once"] if once else []), *fit(f"def {name}({head}):", 0), body]
         self.blocks.append("\n".join(lines))
-        written = _Written(name, writer.takes_self, writer.dims, writer.numbers)
+        written = _Written(name, writer.takes_self, writer.dims, writer.numbers, writer.shared)
         self._by_text[wish, head + body] = written
         return written
 
@@ -241,6 +246,7 @@ class _FunctionWriter:
         self.sizes = {name: self.names.fresh(name) for name in function.dims}
         self.used: set[str] = set()
         self.dims: dict[str, str] = {}
+        self.shared: frozenset[int] = frozenset()
 
     def text(self) -> tuple[str, str]:
         """The parameters between the brackets, and the body's lines."""
@@ -256,7 +262,13 @@ class _FunctionWriter:
                     scope.either.add(param)
             else:
                 scope.env[param] = Ex(member_path("self", param))
-        results = ", ".join(map(str, scope.run()))
+        values = scope.run()
+        self.shared = frozenset(i for i, r in enumerate(scope.values) if r in scope.shared)
+        if self.function.kind == "entry":
+            # What the caller gets is the caller's, to write into as well.
+            for i in self.shared:
+                values[i] = values[i].method("clone")
+        results = ", ".join(map(str, values))
         if results:
             lines.add(f"return {scope.last_value(results)}")
         sizes = self._read_sizes(scope)
@@ -383,6 +395,8 @@ class _Scope(Expressions):
         self.residence = Residence([])
         self.held: dict[Place, Node] = {}
         self.hoisted: set[Node] = set()
+        self.shared: set[Node] = set()  # weights, kept constants, and views of them
+        self.lent: set[tuple[Node, int]] = set()  # results that a callee or a body shares
 
     def run(self) -> list[Ex]:
         """Every statement is written; the expressions of the value results."""
@@ -393,11 +407,27 @@ class _Scope(Expressions):
         for node in self._live():
             self._store(node)
             self._visit(node)
+            if self._shares(node):
+                self.shared.add(node)
         self._store(None)
         results = [self.full(r) for r in self.values]
         for i in self.residence.cloned_results:
             results[i] = results[i].method("clone")
         return results
+
+    def _shares(self, node: Node) -> bool:
+        match node:
+            case Param():
+                return node.kind in ("param", "buffer") or node in self.shared
+            case Result(of, index):
+                if of in self.hoisted or (of, index) in self.lent:
+                    return True
+                given = operands(of)
+                return any(given[i] in self.shared for i in aliased_inputs(of, index))
+            case Element(x) | Reshape(x) | Permute(x) | Expand(x) | Slice(x) | Gather(x):
+                return x in self.shared or node in self.hoisted
+            case _:
+                return node in self.hoisted
 
     def last_value(self, names: str) -> str:
         """What the last statement assigns to these names, taken back, if nothing else reads it."""
@@ -666,6 +696,7 @@ class _Scope(Expressions):
             self._assign(node, text, 1, now=False)
             return
         written = self.module.write(function)
+        self.lent.update((node, i) for i in written.shared)
         values = [
             self._passed(x, i in written.numbers)
             for i, (p, x) in enumerate(zip(function.params, node.inputs, strict=True))
@@ -742,9 +773,14 @@ class _Scope(Expressions):
             return
         self._settled(x)
         child.env[param] = self.env[x]
-        for group, own in ((self.numbers, child.numbers), (self.either, child.either)):
+        own = (
+            (self.numbers, child.numbers),
+            (self.either, child.either),
+            (self.shared, child.shared),
+        )
+        for group, inner in own:
             if x in group:
-                own.add(param)
+                inner.add(param)
 
     def _state_places(self, node: Node) -> dict[tuple[str, str], Place]:
         known = self.residence.places
@@ -759,6 +795,9 @@ class _Scope(Expressions):
             return child.run()
         finally:
             self.lines.depth -= 1
+
+    def _lend(self, node: Node, child: _Scope, values: Sequence[int]) -> None:
+        self.lent.update((node, i) for i in values if child.body.results[i] in child.shared)
 
     def _if(self, node: If) -> None:
         places = self._state_places(node)
@@ -785,6 +824,7 @@ class _Scope(Expressions):
             start = len(self.lines.items)
             self.lines.add(f"{word}:")
             results = dict(zip(values, self._nested(child), strict=True))
+            self._lend(node, child, values)
             self._next({i: names[i] for i in results if i in names}, results, child, start)
             if len(self.lines.items) == start + 1:
                 self.lines.items.append((self.lines.depth + 1, "pass"))
@@ -877,7 +917,9 @@ class _Scope(Expressions):
         values = self._returning(again, states)
         self._loop_test(test)
         start = len(self.lines.items)
-        self._next(names, dict(zip(values, self._nested(again), strict=True)), again, start)
+        results = dict(zip(values, self._nested(again), strict=True))
+        self._lend(node, again, values)
+        self._next(names, results, again, start)
         self._after(node, names)
 
     def _loop_test(self, test: _Scope) -> None:
@@ -927,7 +969,9 @@ class _Scope(Expressions):
         values = self._returning(child, {first + j: child.states[p] for j, p in enumerate(states)})
         start = len(self.lines.items)
         self.lines.add("for")
-        self._next(names, dict(zip(values, self._nested(child), strict=True)), child, start)
+        results = dict(zip(values, self._nested(child), strict=True))
+        self._lend(node, child, values)
+        self._next(names, results, child, start)
         if len(self.lines.items) == start + 1:
             self.lines.items.append((self.lines.depth + 1, "pass"))
         counted = any(re.search(rf"\b{number}\b", t) for _, t in self.lines.items[start + 1 :])

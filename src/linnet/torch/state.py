@@ -87,20 +87,24 @@ def reside(
     return _Analysis(body, places, writes_in_place, place_of, demanded, values).run()
 
 
-def state_inputs(node: Node) -> list[tuple[int, Param]]:
-    """Operand positions that a node reads as state in a buffer, with the params they meet."""
+def met_params(node: Node) -> list[tuple[int, Param]]:
+    """The params of a callee or a body, with the positions of the operands that they take."""
     match node:
         case Call(function):
-            params = function.params
+            return list(enumerate(function.params))
         case While(_, body):
-            params = body.params
+            return list(enumerate(body.params))
         case For(body):
-            params = body.params[1:]
+            return list(enumerate(body.params[1:]))
         case If(_, then):
-            return [(i + 1, p) for i, p in enumerate(then.params) if p.kind == "state"]
+            return list(enumerate(then.params, 1))
         case _:
             return []
-    return [(i, p) for i, p in enumerate(params) if p.kind == "state"]
+
+
+def state_inputs(node: Node) -> list[tuple[int, Param]]:
+    """Operand positions that a node reads as state in a buffer, with the params they meet."""
+    return [(i, p) for i, p in met_params(node) if p.kind == "state"]
 
 
 def written_operands(node: Node) -> dict[int, int]:
@@ -357,9 +361,8 @@ def aliased_inputs(node: Node, index: int) -> tuple[int, ...]:
                 return ()
             return _aliased_params(function)[index]
         case _:
-            # A body never returns a view of a buffer, but may return what it was given.
-            states = dict(state_inputs(node))
-            return tuple(i for i in range(len(operands(node))) if i not in states)
+            # A body never returns a view of a buffer, but may return a value that it was given.
+            return tuple(i for i, p in met_params(node) if p.kind == "value")
 
 
 _SUMMARIES: dict[int, tuple[Function, tuple[tuple[int, ...], ...]]] = {}
