@@ -321,3 +321,13 @@ def test_constants_are_computed_once_for_each_size() -> None:
     table.__globals__["DEVICE"] = torch.device("meta")
     assert kept(3) is not first
     del table.__globals__["DEVICE"]
+
+
+def test_generated_code_reaches_members_around_the_modules_own_names(
+    model: lt.LinnetModule,
+) -> None:
+    from linnet.torch.body import RESERVED
+
+    own = {name for name in vars(lt.LinnetModule) if not name.startswith("_")}
+    own |= {name for name in vars(model) if not name.startswith("_")}
+    assert own <= RESERVED

@@ -26,7 +26,8 @@ from linnet.diagnostics import PlanError
 from linnet.inputs import Given, bind_entry, find_entry, near, structured
 from linnet.loading import load_source
 from linnet.policy import Policy, policy_named
-from linnet.torch.emit import RESERVED, Entry, Generated, generate
+from linnet.torch.body import RESERVED
+from linnet.torch.emit import Entry, Generated, generate
 from linnet.torch.express import TORCH_NAMES
 from linnet.types import BOOL, DType, TensorType
 from linnet.weights import Bound, Slot, as_array, dtype_name, plan_bindings, read_bound

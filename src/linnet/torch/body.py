@@ -1,0 +1,751 @@
+"""The statements of one generated function: what is named, what happens in place, loops, branches.
+
+Expressions are `torch.express`'s, and `torch.state` says what a buffer holds at each moment.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from linnet.backends import Kernel
+from linnet.core.derive import shape_of
+from linnet.core.ir import (
+    ArrayType,
+    Binary,
+    Call,
+    Cast,
+    Compare,
+    Concat,
+    Dot,
+    Element,
+    Expand,
+    For,
+    Function,
+    Gather,
+    If,
+    Iota,
+    Literal,
+    Node,
+    Param,
+    Permute,
+    Reduce,
+    Reshape,
+    Result,
+    ResultsType,
+    Select,
+    Size,
+    Slice,
+    Unary,
+    Update,
+    While,
+    operands,
+)
+from linnet.diagnostics import InternalError
+from linnet.dims import Facts
+from linnet.emit import Ex, Lines, call, count_uses, dim_text, ordered, snake_case
+from linnet.torch.express import Expressions
+from linnet.torch.state import (
+    Place,
+    Residence,
+    aliased_inputs,
+    element_place,
+    reside,
+    state_inputs,
+    written_operands,
+)
+
+if TYPE_CHECKING:
+    from linnet.torch.emit import FunctionWriter
+
+# Longer expressions get a name of their own.
+INLINE = 60
+# What members cannot be reached as: names of nn.Module's own, and of the loaded module's.
+RESERVED = frozenset(dir(nn.Module())) | {
+    "copy_weights",
+    "device",
+    "entries",
+    "generated_source",
+    "generics",
+    "get_buffer_at",
+    "numerics",
+    "program",
+    "reset_state",
+    "run_entry",
+    "state_paths",
+}
+
+
+def member_path(base: str, param: Param) -> Place:
+    """A member as an attribute of `base`; `.*` stands for the positions of an array."""
+    parts = param.name.split(".")
+    slots = {"param": "_parameters", "buffer": "_buffers", "state": "_buffers"}
+    out = base
+    for i, part in enumerate(parts):
+        plain = part not in RESERVED and not keyword.iskeyword(part)
+        slot = slots.get(param.kind, "") if i == len(parts) - 1 else "_modules"
+        out += f".{part}" if plain else f'.{slot}["{part}"]'
+    return out
+
+
+def function_name(function: Function) -> str:
+    """`decoder_layer_forward` of a method, else the function's own name."""
+    parts = function.name.split(".")
+    if function.block is not None and len(parts) > 1:
+        return f"{snake_case(parts[0])}_{parts[1]}"
+    return parts[0]
+
+
+class Scope(Expressions):
+    """The statements of one body: of a function, or of a loop or branch inside it."""
+
+    def __init__(
+        self,
+        writer: FunctionWriter,
+        body: Function,
+        lines: Lines,
+        bases: Mapping[str, str],
+        facts: Facts,
+    ) -> None:
+        super().__init__(lambda d: dim_text(d, writer.size), facts, writer.module.checked)
+        self.writer = writer
+        self.module = writer.module
+        self.body = body
+        self.lines = lines
+        self.bases = bases  # Linnet's names of what members hang on -> Python's
+        self.states: dict[Node, Place] = {}  # of the body's state params
+        self.demanded: list[tuple[Node, Place]] = []
+        self.values = body.value_results  # the results that are no new state
+        self.uses: Counter[Node] = Counter()
+        self.filled_for: Counter[Node] = Counter()  # users that take no Python number
+        self.outcomes: dict[Node, dict[int, Result]] = {}
+        self.residence = Residence([])
+        self.held: dict[Place, Node] = {}
+        self.hoisted: set[Node] = set()
+        self.shared: set[Node] = set()  # weights, kept constants, and views of them
+        self.lent: set[tuple[Node, int]] = set()  # results that a callee or a body shares
+
+    def run(self) -> list[Ex]:
+        """Every statement is written; the expressions of the value results."""
+        self._plan()
+        for param in self.body.params:
+            if param in self.residence.copies:
+                self._copied(param)
+        for node in self._live():
+            self._store(node)
+            self._visit(node)
+            if self._shares(node):
+                self.shared.add(node)
+        self._store(None)
+        results = [self.full(r) for r in self.values]
+        for i in self.residence.cloned_results:
+            results[i] = results[i].method("clone")
+        return results
+
+    def _shares(self, node: Node) -> bool:
+        match node:
+            case Param():
+                return node.kind in ("param", "buffer") or node in self.shared
+            case Result(of, index):
+                if of in self.hoisted or (of, index) in self.lent:
+                    return True
+                given = operands(of)
+                return any(given[i] in self.shared for i in aliased_inputs(of, index))
+            case Element(x) | Reshape(x) | Permute(x) | Expand(x) | Slice(x) | Gather(x):
+                return x in self.shared or node in self.hoisted
+            case _:
+                return node in self.hoisted
+
+    def last_value(self, names: str) -> str:
+        """What the last statement assigns to these names, taken back, if nothing else reads it."""
+        depth, statement = self.lines.items[-1] if self.lines.items else (0, "")
+        target, equals, value = statement.partition(" = ")
+        once = all(self.uses[r] == 1 and r in self.named for r in self.values)
+        if depth != self.lines.depth or not equals or target != names or not once:
+            return names
+        self.lines.items.pop()
+        return value
+
+    def _plan(self) -> None:
+        if self.body is self.writer.function:
+            own = [p for p in self.body.params if p.kind == "state"]
+            self.states = {p: self.env[p].text for p in own}
+            places = {p.name: self.env[p].text for p in own}
+            new = self.body.results[len(self.values) :]
+            pairs = zip(new, self.body.writes, strict=True)
+            self.demanded = [(node, places[path]) for node, path in pairs]
+        self.residence = reside(
+            self.body, self.states, self._in_place, self._place_of, self.demanded, self.values
+        )
+        self.hoisted = self._constants()
+
+    def _live(self) -> list[Node]:
+        """The nodes to write, in order: nothing that only a hoisted constant needs."""
+        stored = [n for s in self.residence.stores.values() for n, _ in s]
+        roots = [*self.body.results, *stored]
+        seen: set[Node] = set()
+        stack = list(roots)
+        while stack:
+            node = stack.pop()
+            if node not in seen:
+                seen.add(node)
+                stack.extend(operands(node) if node not in self.hoisted else ())
+        order = [n for n in self.residence.order if n in seen]
+        counted = [n for n in order if n not in self.hoisted]
+        self.uses = count_uses(counted, [*self.values, *stored])
+        for node in order:
+            if isinstance(node, Result):
+                self.outcomes.setdefault(node.of, {})[node.index] = node
+            if not isinstance(node, (Binary, Compare, Select)):
+                self.filled_for.update(operands(node))
+        return order
+
+    def _visit(self, node: Node) -> None:
+        if node in self.env or isinstance(node, Param):
+            return
+        if node in self.hoisted:
+            self._hoist(node)
+            return
+        value = self.number(node)
+        if value is not None:
+            self.numbers.add(node)
+            self.env[node] = value
+            return
+        match node:
+            case Update():
+                self.env[node] = Ex(self.residence.places[node])
+            case Expand(x):
+                if self._loose(x) and self.filled_for[node] > 1:
+                    self._name(node, self.full(node))
+            case Element(x, index):
+                self.env[node] = Ex(element_place(self.env[x].text, index))
+            case Call():
+                self._call(node)
+            case If():
+                self._if(node)
+            case While():
+                self._while(node)
+            case For():
+                self._for(node)
+            case Result():
+                raise InternalError("torch.emit", f"{self.body.name}: a result before its node")
+            case _:
+                self._bind(node, self.express(node))
+
+    # ------------------------------------------------ names
+
+    def _bind(self, node: Node, text: Ex, *, now: bool = False) -> None:
+        """The node is written as the text, or has a name if that reads or runs better."""
+        pinned = now or node in self.residence.pinned
+        long = len(text.text) > INLINE and not _only_result(self, node)
+        if text.trivial or not (pinned or self.uses[node] > 1 or node.hint or long):
+            self.env[node] = text
+        else:
+            self._name(node, text)
+        if node in self.residence.copies:
+            self._copied(node)
+
+    def _name(self, node: Node, text: Ex) -> None:
+        name = self.writer.names.fresh(node.hint or self._wish(node))
+        self.lines.add(f"{name} = {text}")
+        self.env[node] = Ex(name)
+        self.named.add(node)
+
+    def _wish(self, node: Node) -> str:
+        match node:
+            case Result(Call(function) as made):
+                prefix = self._prefix(made).split(".")[-1]
+                member = re.sub(r"\W.*", "", prefix)
+                parts = function.name.split(".")
+                if function.block is not None and len(parts) > 1:
+                    return member if member not in self.bases.values() else parts[1]
+                return parts[0]
+            case Result(If()):
+                return "chosen"
+            case Reduce(op):
+                return {"sum": "total", "prod": "product", "max": "largest", "min": "least"}.get(
+                    op, op
+                )
+            case Binary(op):
+                return {"add": "added", "mul": "scaled", "sub": "shifted"}.get(op, "value")
+            case Compare():
+                return "holds"
+            case Select():
+                return "chosen"
+            case Gather():
+                return "rows"
+            case Dot():
+                return "product"
+            case Concat():
+                return "joined"
+            case Cast():
+                return "converted"
+            case Unary(op):
+                return op
+            case Iota():
+                return "positions"
+            case _:
+                return "x"
+
+    def _copied(self, node: Node) -> None:
+        """The node's content, cloned before it is overwritten."""
+        text = self.env[node]
+        wish = node.hint or re.sub(r".*\.|\[.*?\]", "", text.text) or "old"
+        name = self.writer.names.fresh(wish)
+        self.lines.add(f"{name} = {text}.clone()")
+        self.env[node] = Ex(name)
+
+    def _settled(self, node: Node) -> None:
+        """The node can be written more than once without being computed twice."""
+        if isinstance(node, Expand) and node not in self.named:
+            self.env.setdefault(node, self.full(node))
+        if not self.env[node].trivial:
+            self._name(node, self.env[node])
+
+    # ------------------------------------------------ state
+
+    def _in_place(self, node: Call) -> bool:
+        kernel = self.module.kernel(node)
+        return kernel is not None and bool(kernel.in_place)
+
+    def _place_of(self, node: Node, at: int, param: Param, places: Mapping[Node, Place]) -> Place:
+        if isinstance(node, Call):
+            return member_path(self._prefix(node, places), param)
+        if isinstance(node, For):
+            first = len(node.carried)
+            if first <= at < first + len(node.scanned):
+                return places[operands(node)[at]]
+        return member_path(self.bases[param.base], param)
+
+    def _prefix(self, node: Call, places: Mapping[Node, Place] | None = None) -> str:
+        """The module that a method is called on: where its members hang."""
+        known = places if places is not None else self.residence.places
+        for param, x in zip(node.function.params, node.inputs, strict=True):
+            if param.kind == "value":
+                continue
+            text = self._member(x, known)
+            end = member_path("", param)
+            if text is not None and text.endswith(end):
+                return text.removesuffix(end)
+        # A state that was computed and not yet stored is the own block's.
+        return "self"
+
+    def _member(self, node: Node, places: Mapping[Node, Place]) -> Place | None:
+        if node in places:
+            return places[node]
+        if isinstance(node, Element):
+            whole = self._member(node.x, places)
+            return None if whole is None else element_place(whole, node.index)
+        if isinstance(node, Param) and (node.kind != "value" or isinstance(node.of, ArrayType)):
+            return self.env[node].text
+        return None
+
+    def _store(self, at: Node | None) -> None:
+        """What the node (or the end) needs in buffers is copied there."""
+        for value, place in self.residence.stores.get(at, ()):
+            if self.held.get(place) is not value:
+                self.lines.add(f"{place}.copy_({self.full(value)})")
+                self.held[place] = value
+
+    # ------------------------------------------------ constants
+
+    def _constants(self) -> set[Node]:
+        """The largest parts that depend on sizes alone and are worth computing once."""
+        if not self.body.params and self.body is self.writer.function:
+            return set()
+        fixed: set[Node] = set()
+        for node in self.residence.order:
+            if not isinstance(node, (Param, Element, Update)):
+                if all(x in fixed for x in operands(node)):
+                    fixed.add(node)
+        roots = {r for r in self.body.results if r in fixed}
+        for node in self.residence.order:
+            if node not in fixed:
+                roots.update(x for x in operands(node) if x in fixed)
+        whole = {_computed(r) for r in roots}
+        return {r for r in whole if _worthwhile(r)}
+
+    def _hoist(self, node: Node) -> None:
+        """The constant has a function of its own, run once for each of its sizes."""
+        several = isinstance(node.type, ResultsType)
+        outcomes = self.outcomes.get(node, {})
+        results: tuple[Node, ...] = (node,)
+        if several:
+            assert isinstance(node.type, ResultsType)
+            known = {**outcomes}
+            results = tuple(
+                known.get(i) or Result(node, i, type=t) for i, t in enumerate(node.type.items)
+            )
+        made = Function(
+            name=f"constant_{self._constant_name(node)}",
+            kind="fn",
+            op=None,
+            block=None,
+            dims=self.writer.function.dims,
+            params=(),
+            results=results,
+            writes=(),
+            facts=self.writer.function.facts,
+            returns=None,
+        )
+        written = self.module.write(made, once=True)
+        self.writer.names.taken.add(written.name)
+        text = call(written.name, *(self.writer.size(d) for d in written.dims))
+        if several:
+            self._assign(node, text, len(results), now=False)
+        else:
+            self._bind(node, text)
+
+    def _constant_name(self, node: Node) -> str:
+        if isinstance(node, Call):
+            return function_name(node.function)
+        return node.hint or self._wish(node)
+
+    # ------------------------------------------------ calls
+
+    def _call(self, node: Call) -> None:
+        function, kernel = node.function, self.module.kernel(node)
+        stateful = any(p.kind == "state" for p in function.params)
+        sizes = dict(zip(function.dims, node.dims, strict=True))
+        result = self.outcomes.get(node, {}).get(0)
+        if kernel is not None:
+            values = self._kernel_inputs(node, kernel)
+            sized = {name: self.dim(sizes[name]) for name in kernel.dims}
+            place = self.residence.in_place.get(result) if result is not None else None
+            if result is not None and place is not None:
+                self.lines.add(str(call(kernel.in_place, place, *values[1:], **sized)))
+                self._landed(result, place)
+                return
+            if not values:
+                sized["device"] = Ex("DEVICE")
+            # A kernel without a name is its first argument.
+            text = call(kernel.run, *values, **sized) if kernel.run else values[0]
+            self._assign(node, text, 1, now=False)
+            return
+        written = self.module.write(function)
+        self.lent.update((node, i) for i in written.shared)
+        values = [
+            self._passed(x, i in written.numbers)
+            for i, (p, x) in enumerate(zip(function.params, node.inputs, strict=True))
+            if p.kind == "value"
+        ]
+        if written.takes_self:
+            values.insert(0, Ex(self._prefix(node)))
+        named = {name: self.dim(sizes[d]) for d, name in written.dims.items()}
+        text = call(written.name, *values, **named)
+        self._assign(node, text, len(function.value_results), now=stateful)
+        for index, outcome in self.outcomes.get(node, {}).items():
+            if index >= len(function.value_results):
+                self._landed(outcome, self.residence.places[outcome])
+
+    def _passed(self, node: Node, number: bool) -> Ex:
+        return self.env[node] if number and node in self.env else self.full(node)
+
+    def _kernel_inputs(self, node: Call, kernel: Kernel) -> list[Ex]:
+        out: list[Ex] = []
+        for param, x in zip(node.function.params, node.inputs, strict=True):
+            text = self._passed(x, param.name in kernel.numbers)
+            out.append(Ex(f"{param.name}={text}") if param.name in kernel.named else text)
+        return out
+
+    def _landed(self, node: Node, place: Place) -> None:
+        """The node is now what the buffer holds."""
+        self.env[node] = Ex(place)
+        self.held[place] = node
+        if node in self.residence.copies:
+            self._copied(node)
+
+    def _assign(self, node: Node, text: Ex, count: int, *, now: bool) -> None:
+        """The value results of a call are written, or named."""
+        outcomes = self.outcomes.get(node, {})
+        wanted = [r for i, r in outcomes.items() if i < count and self.uses[r]]
+        if count == 1 and wanted:
+            self._bind(wanted[0], text, now=now)
+        elif wanted:
+            names: list[str] = []
+            for i in range(count):
+                outcome = outcomes.get(i)
+                if outcome is None or not self.uses[outcome]:
+                    names.append("_")
+                    continue
+                wish = outcome.hint or self._wish(outcome)
+                name = self.writer.names.fresh(wish)
+                self.env[outcome] = Ex(name)
+                self.named.add(outcome)
+                names.append(name)
+            self.lines.add(f"{', '.join(names)} = {text}")
+        elif now:
+            self.lines.add(str(text))
+
+    # ------------------------------------------------ control
+
+    def _child(self, node: Node, body: Function, places: Mapping[tuple[str, str], Place]) -> Scope:
+        """The scope of a body whose results, new states aside, are values."""
+        child = Scope(self.writer, body, self.lines, self.bases, self.facts)
+        child.states = {p: places[p.base, p.name] for p in body.params if p.kind == "state"}
+        return child
+
+    def _returning(self, child: Scope, states: Mapping[int, Place]) -> list[int]:
+        """The body ends with these results in buffers; the positions of the others."""
+        values = [i for i in range(len(child.body.results)) if i not in states]
+        child.values = tuple(child.body.results[i] for i in values)
+        child.demanded = [(child.body.results[i], place) for i, place in states.items()]
+        return values
+
+    def _given(self, child: Scope, param: Param, x: Node) -> None:
+        """The body's param is the outer value, which is not computed again there."""
+        member = self._member(x, self.residence.places)
+        if param.kind != "value":
+            child.env[param] = Ex(member) if member is not None else self.env[x]
+            return
+        self._settled(x)
+        child.env[param] = self.env[x]
+        own = (
+            (self.numbers, child.numbers),
+            (self.either, child.either),
+            (self.shared, child.shared),
+        )
+        for group, inner in own:
+            if x in group:
+                inner.add(param)
+
+    def _state_places(self, node: Node) -> dict[tuple[str, str], Place]:
+        known = self.residence.places
+        return {
+            (p.base, p.name): self._place_of(node, at, p, known) for at, p in state_inputs(node)
+        }
+
+    def _nested(self, child: Scope) -> list[Ex]:
+        """The body's statements, one step further in."""
+        self.lines.depth += 1
+        try:
+            return child.run()
+        finally:
+            self.lines.depth -= 1
+
+    def _lend(self, node: Node, child: Scope, values: Sequence[int]) -> None:
+        self.lent.update((node, i) for i in values if child.body.results[i] in child.shared)
+
+    def _if(self, node: If) -> None:
+        places = self._state_places(node)
+        for x in node.inputs:
+            if self._member(x, self.residence.places) is None:
+                self._settled(x)
+        params = node.then.params
+        written = {
+            i: places[params[at - 1].base, params[at - 1].name]
+            for i, at in written_operands(node).items()
+        }
+        outcomes = self.outcomes.get(node, {})
+        names = {
+            i: self.writer.names.fresh(outcome.hint or "chosen")
+            for i, outcome in sorted(outcomes.items())
+            if i not in written
+        }
+        condition = self.env[node.c]
+        for word, body in ((f"if {condition}", node.then), ("else", node.other)):
+            child = self._child(node, body, places)
+            values = self._returning(child, written)
+            for param, x in zip(body.params, node.inputs, strict=True):
+                self._given(child, param, x)
+            start = len(self.lines.items)
+            self.lines.add(f"{word}:")
+            results = dict(zip(values, self._nested(child), strict=True))
+            self._lend(node, child, values)
+            self._next({i: names[i] for i in results if i in names}, results, child, start)
+            if len(self.lines.items) == start + 1:
+                self.lines.items.append((self.lines.depth + 1, "pass"))
+        self._after(node, names)
+
+    def _carried(self, params: Sequence[Param], inputs: Sequence[Node]) -> dict[int, str]:
+        """A variable for each carried value, holding its first value."""
+        names: dict[int, str] = {}
+        for i, (param, x) in enumerate(zip(params, inputs, strict=True)):
+            if param.kind != "value":
+                continue
+            text = self.env[x].text if x in self.named else ""
+            if text and self.uses[x] == 1:
+                names[i] = text  # a variable of nobody else: it goes on as the loop's
+                continue
+            names[i] = self.writer.names.fresh(param.name)
+            self.lines.add(f"{names[i]} = {self.full(x)}")
+        return names
+
+    def _next(
+        self, names: Mapping[int, str], results: Mapping[int, Ex], child: Scope, start: int
+    ) -> None:
+        """The variables take a body's results, all at once where they read each other.
+
+        The body's statements are those from line `start` on.
+        """
+        self.lines.depth += 1
+        texts = {i: results[i].text for i in names}
+        if len(results) == 1:
+            texts = {i: child.last_value(text) for i, text in texts.items()}
+        steps = self._renamed([(n, texts[i]) for i, n in names.items() if texts[i] != n], start)
+        clash = any(
+            re.search(rf"\b{re.escape(name)}\b", text)
+            for k, (name, _) in enumerate(steps)
+            for _, text in steps[k + 1 :]
+        )
+        if clash:
+            targets, taken = ", ".join(n for n, _ in steps), ", ".join(t for _, t in steps)
+            self.lines.add(f"{targets} = {taken}")
+        else:
+            for name, text in steps:
+                self.lines.add(f"{name} = {text}")
+        self.lines.depth -= 1
+
+    def _renamed(self, steps: list[tuple[str, str]], start: int) -> list[tuple[str, str]]:
+        """The steps that are left when a body's own names for new values give way to the
+        variables', where no later statement reads a variable's old value."""
+        lines = self.lines.items
+        for name, text in list(steps):
+            at = [
+                k
+                for k in range(start, len(lines))
+                if lines[k] == (self.lines.depth, lines[k][1])
+                and lines[k][1].startswith(f"{text} = ")
+            ]
+            old, new = (re.compile(rf"(?<![.\w]){re.escape(t)}\b") for t in (name, text))
+            others = [step for step in steps if step != (name, text)]
+            later = [t for _, t in lines[at[0] + 1 :]] + [t for _, t in others] if at else []
+            if len(at) != 1 or any(old.search(t) for t in later):
+                continue
+            for k in range(at[0], len(lines)):
+                lines[k] = (lines[k][0], new.sub(name, lines[k][1]))
+            steps = [(n, new.sub(name, t)) for n, t in others]
+        return steps
+
+    def _after(self, node: Node, names: Mapping[int, str]) -> None:
+        for i, outcome in self.outcomes.get(node, {}).items():
+            if i in names:
+                self.env[outcome] = Ex(names[i])
+                self.named.add(outcome)
+                if outcome in self.residence.copies:
+                    self._copied(outcome)
+            else:
+                self._landed(outcome, self.residence.places[outcome])
+
+    def _while(self, node: While) -> None:
+        places = self._state_places(node)
+        names = self._carried(node.body.params[: node.count], node.inputs[: node.count])
+        scopes: list[Scope] = []
+        for body in (node.test, node.body):
+            child = self._child(node, body, places)
+            for i, (param, x) in enumerate(zip(body.params, node.inputs, strict=True)):
+                if i in names:
+                    child.env[param] = Ex(names[i])
+                else:
+                    self._given(child, param, x)
+            scopes.append(child)
+        test, again = scopes
+        states = {i: again.states[node.body.params[i]] for i in range(node.count) if i not in names}
+        values = self._returning(again, states)
+        self._loop_test(test)
+        start = len(self.lines.items)
+        results = dict(zip(values, self._nested(again), strict=True))
+        self._lend(node, again, values)
+        self._next(names, results, again, start)
+        self._after(node, names)
+
+    def _loop_test(self, test: Scope) -> None:
+        """`while condition:`, or an endless loop that its first statements may leave."""
+        start = len(self.lines.items)
+        self.lines.add("while True:")
+        (condition,) = self._nested(test)
+        if len(self.lines.items) == start + 1:
+            self.lines.items[start] = (self.lines.depth, f"while {condition}:")
+            return
+        self.lines.depth += 1
+        self.lines.add(f"if not {condition}:")
+        self.lines.items.append((self.lines.depth + 1, "break"))
+        self.lines.depth -= 1
+
+    def _for(self, node: For) -> None:
+        body = node.body
+        counter, rest = body.params[0], body.params[1:]
+        carried, scanned = len(node.carried), len(node.carried) + len(node.scanned)
+        names = self._carried(rest[:carried], node.carried)
+        element = self.writer.names.fresh(node.variable)
+        bases = {**self.bases, node.variable: element} if node.scanned else self.bases
+        child = Scope(self.writer, body, self.lines, bases, self.facts)
+        number = self.writer.names.fresh(counter.name) if node.scanned else element
+        child.env[counter] = Ex(number)
+        child.numbers.add(counter)
+        inputs = operands(node)
+        arrays: set[str] = set()
+        for i, (param, x) in enumerate(zip(rest, inputs, strict=True)):
+            if i in names:
+                child.env[param] = Ex(names[i])
+            elif carried <= i < scanned:
+                whole = self._member(x, self.residence.places)
+                assert whole is not None
+                arrays.add(whole.removesuffix(".*" + member_path("", param)))
+                child.env[param] = Ex(member_path(element, param))
+            else:
+                self._given(child, param, x)
+        places = self._state_places(node)
+        child.states = {
+            p: child.env[p].text if carried <= i < scanned else places[p.base, p.name]
+            for i, p in enumerate(rest)
+            if p.kind == "state"
+        }
+        states = [p for p in rest[:scanned] if p.kind == "state"]
+        first = len(body.results) - len(states)
+        values = self._returning(child, {first + j: child.states[p] for j, p in enumerate(states)})
+        start = len(self.lines.items)
+        self.lines.add("for")
+        results = dict(zip(values, self._nested(child), strict=True))
+        self._lend(node, child, values)
+        self._next(names, results, child, start)
+        if len(self.lines.items) == start + 1:
+            self.lines.items.append((self.lines.depth + 1, "pass"))
+        counted = any(re.search(rf"\b{number}\b", t) for _, t in self.lines.items[start + 1 :])
+        head = self._for_head(node, element, number, counted, arrays)
+        self.lines.items[start] = (self.lines.depth, head)
+        self._after(node, names)
+
+    def _for_head(
+        self, node: For, element: str, number: str, counted: bool, arrays: set[str]
+    ) -> str:
+        if node.scanned:
+            if len(arrays) != 1:
+                raise InternalError("torch.emit", f"a loop over {sorted(arrays)}")
+            (array,) = arrays
+            if counted:
+                return f"for {number}, {element} in enumerate({array}):"
+            return f"for {element} in {array}:"
+        start = "" if node.start.constant == 0 else f"{self.dim(node.start)}, "
+        return f"for {number if counted else '_'} in range({start}{self.dim(node.stop)}):"
+
+
+def _only_result(scope: Scope, node: Node) -> bool:
+    """The node is all that the function returns, so that `return` can hold it."""
+    return scope.values == (node,) and scope.body.kind != "body"
+
+
+_COMPUTED = (Unary, Binary, Compare, Select, Cast, Gather, Reduce, Concat, Dot)
+
+
+def _computed(node: Node) -> Node:
+    """The node that a constant's value comes from: repeated axes are views, results one call's."""
+    while isinstance(node, (Expand, Result)):
+        node = node.x if isinstance(node, Expand) else node.of
+    return node
+
+
+def _worthwhile(root: Node) -> bool:
+    """Whether a constant costs more than keeping it: a call, a table, or several steps."""
+    if isinstance(root, (Literal, Size, Iota)):
+        return False
+    nodes = ordered((root,))
+    if any(isinstance(n, (Call, If, While, For)) for n in nodes):
+        return True
+    steps = [n for n in nodes if isinstance(n, _COMPUTED) and shape_of(n)]
+    return len(steps) > 1 or any(len(shape_of(n)) > 1 for n in steps)
