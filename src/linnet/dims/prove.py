@@ -264,8 +264,11 @@ def _splits(system: System, p: Poly) -> Iterator[list[Case]]:
 
 
 def _nearby(system: System, p: Poly) -> list[str]:
-    """The variables of the polynomial and of the operations in it, sorted."""
+    """The variables of the polynomial, those in their operations, and operations equal to them."""
     found = sorted(variables(p))
+    for name, rule in system.rules.items():
+        if name in system.parts and not variables(rule).isdisjoint(found):
+            found.append(name)
     for name in found:
         _, a, b = system.parts.get(name, ("", {}, {}))
         found.extend(sorted((variables(a) | variables(b)) - set(found)))

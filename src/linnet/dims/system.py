@@ -208,21 +208,24 @@ class System:
             rule = self.rules.get(atom.name)
             return variable(atom.name) if rule is None else rule
         a, b = (self.poly(arg) for arg in atom.args)
-        value = self._operation(atom, a, b)
-        # The form the value takes may hide that it is not negative.
+        if atom.op in ("min", "max"):
+            value = self.extreme(atom.op, a, b)
+        else:
+            whole = self.quotient(a, b)
+            rest = add(a, mul(whole, b), -1)
+            value = whole if atom.op == "/" else rest
+            if self.parts.get(_alone(whole)) != ("/", a, b):
+                # The form that the value took may hide how it lies between its neighbours.
+                self._expect(rest)
+                self._expect(add(add(b, constant(-1)), rest, -1))
         if natural(atom) or (atom.op == "/" and self.bounds.nonnegative(a)):
-            if not self.bounds.nonnegative(value):
-                self.claim(value)
+            self._expect(value)
         return value
 
-    def _operation(self, atom: Atom, a: Poly, b: Poly) -> Poly:
-        match atom.op:
-            case "/":
-                return self.quotient(a, b)
-            case "%":
-                return add(a, mul(self.quotient(a, b), b), -1)
-            case _:
-                return self.extreme(atom.op, a, b)
+    def _expect(self, p: Poly) -> None:
+        """Adds the fact that the polynomial is at least 0, unless that is seen at once."""
+        if not self.bounds.nonnegative(p):
+            self.claim(p)
 
     def reduce(self, p: Poly) -> Poly:
         """An equal polynomial in which no rule applies."""
@@ -251,6 +254,8 @@ class System:
         if not den:
             return self._part("/", num, den)  # by zero: a value of which nothing is known
         whole, rest = divide(num, den)
+        if len(den) > 1 and _negatives(rest) > _negatives(num):
+            whole, rest = {}, num  # `A / (A + B)` is plainer than `1 + -B / (A + B)`
         shared = common_mono([*rest, *den]) if rest else UNIT
         if shared:
             rest, den = without(rest, shared), without(den, shared)
@@ -301,10 +306,9 @@ class System:
 
     def _operands(self, op: str, p: Poly) -> list[Poly]:
         """What the polynomial is the minimum or maximum of: itself, if it is neither."""
-        if len(p) == 1 and len(lead(p)) == 1 and p[lead(p)] == 1:
-            inner, a, b = self.parts.get(lead(p)[0], ("", {}, {}))
-            if inner == op:
-                return [*self._operands(op, a), *self._operands(op, b)]
+        inner, a, b = self.parts.get(_alone(p), ("", {}, {}))
+        if inner == op:
+            return [*self._operands(op, a), *self._operands(op, b)]
         return [p]
 
     def _part(self, op: str, a: Poly, b: Poly) -> Poly:
@@ -479,19 +483,24 @@ class System:
         self.unsettled = [name for name in self.unsettled if name not in self.bounds.low]
 
     def _settle_hard(self) -> bool:
-        """Settles the sign of an operation whose operands' signs need a proof."""
-        for name in self.unsettled:
-            op, a, b = self.parts.get(name, ("", {}, {}))
-            signs = [
-                p for p in (a, b) if self.bounds.nonnegative(p) or self.refutes(p, thorough=False)
-            ]
-            if (op == "/" and b and a in signs) or (op == "min" and len(signs) == 2):
-                self.bounds.raise_low(name, 0)
-                return True
-            if op == "max" and signs:
-                self.bounds.raise_low(name, 0)
+        """Settles the sign of one operation whose operands' signs need a proof."""
+        return any(name in self.parts and self._settle_by_proof(name) for name in self.unsettled)
+
+    def _settle_by_proof(self, name: str) -> bool:
+        op, a, b = self.parts[name]
+        for least in (1, 0) if op == "min" else (0,):
+            if op == "max":
+                known = self._reaches(a, least) or self._reaches(b, least)
+            else:
+                known = self._reaches(a, least) and (op == "/" or self._reaches(b, least))
+            if known:
+                self.bounds.raise_low(name, least)
                 return True
         return False
+
+    def _reaches(self, p: Poly, least: int) -> bool:
+        p = add(p, constant(-least))
+        return self.bounds.nonnegative(p) or self.refutes(p, thorough=False)
 
     def _settle_sign(self, name: str) -> None:
         """Gives the variable of an operation the lower bound of its operands, if they have one."""
@@ -507,7 +516,10 @@ class System:
         elif op == "/" and first is not None and by is not None and by > 0:
             bounds.raise_low(name, first // by)
         elif op == "/" and first is not None and first >= 0:
-            bounds.raise_low(name, 1 if bounds.nonnegative(add(a, b, -1)) else 0)
+            more = add(a, b, -1)
+            bounds.raise_low(name, 1 if bounds.nonnegative(more) else 0)
+            if bounds.nonnegative(add(scaled(more, -1), constant(-1))):
+                bounds.lower_high(name, 0)
 
     def _renew_inequalities(self) -> None:
         for key, p in list(self.at_least.items()):
@@ -612,6 +624,16 @@ def natural(of: Dim | Atom) -> bool:
             return natural(of.args[0]) and natural(of.args[1])
         case _:
             return True
+
+
+def _alone(p: Poly) -> str:
+    """The variable that the polynomial is; no name if it is something else."""
+    [mono, *others] = p or [UNIT]
+    return mono[0] if len(mono) == 1 and not others and p[mono] == 1 else ""
+
+
+def _negatives(p: Poly) -> int:
+    return sum(coefficient < 0 for coefficient in p.values())
 
 
 def _stands_in(name: str, rule: tuple[Mono, int, Poly]) -> bool:
