@@ -25,7 +25,8 @@ def test_the_program_and_its_mistake(
     file = tmp_path / "heads.linnet"
     file.write_text(fence("linnet"))
     assert main(["check", "heads.linnet"]) == 0
-    file.write_text(fence("linnet").replace(", H % Heads == 0", ""))
+    assert main(["fmt", "--check", "heads.linnet"]) == 0
+    file.write_text(fence("linnet").replace(",\n    H % Heads == 0", ""))
     capsys.readouterr()
     assert main(["check", "heads.linnet"]) == 1
     assert capsys.readouterr().out == fence("text")

@@ -14,7 +14,7 @@ from linnet.syntax import tree
 from linnet.syntax.depth import deep_stack
 from linnet.syntax.exprs import BINDING
 from linnet.syntax.gaps import Blank, Stream
-from linnet.syntax.layout import IfBroken, Layout, group, indent, join, line, render, text
+from linnet.syntax.layout import IfBroken, Layout, extended, group, indent, join, line, render, text
 from linnet.syntax.parser import parse
 
 N = TypeVar("N", bound=tree.Syntax)
@@ -23,7 +23,7 @@ _SPACE = text(" ")
 
 
 def format(text: str) -> str:
-    """The text in Linnet's style; a text with syntax errors as it is (`linnet.check` tells them)."""
+    """The text in Linnet's style; a text with syntax errors, which `check` tells, as it is."""
     formatted, _ = format_text(text)
     return text if formatted is None else formatted
 
@@ -48,7 +48,7 @@ class _Formatter(Stream):
         assert file.module is not None
         rows: list[tree.Path | tree.Use | tree.Item] = [file.module, *file.uses, *file.items]
         inside = self.rows(rows, self.top_level, _between_items)
-        tail, _ = self.tail(blanks=True)
+        tail, _ = self.tail(Blank.ONE)
         return join(*inside, tail)
 
     def rows(
@@ -68,7 +68,7 @@ class _Formatter(Stream):
     ) -> Layout:
         opened = self.take("{", indented=False)
         rows = self.rows(nodes, write, blank)
-        tail, hard = self.tail(blanks=True)
+        tail, hard = self.tail(Blank.KEEP)
         if nodes or hard:
             return join(opened, indent(*rows, tail), line(hard=True), self.take("}"))
         pad = _SPACE if tail.width else text("")
@@ -181,12 +181,13 @@ class _Formatter(Stream):
     def function(self, fn: tree.Fn) -> list[Layout]:
         """What follows the name."""
         generics = self.generics(fn.generics)
-        # One group: the parameters break before the result does.
-        head = [self.listed("(", fn.params, self.param, ")")]
+        params = self.listed("(", fn.params, self.param, ")")
+        result: list[Layout] = []
         if fn.result is not None:
-            head += [_SPACE, self.take("->"), _SPACE, self.type(fn.result)]
+            result = [_SPACE, self.take("->"), _SPACE, self.type(fn.result)]
         where = self.where(fn.where)
-        return [generics, group(*head), where, self.braces(fn.body, self.statement, _keep)]
+        body = self.braces(fn.body, self.statement, _keep)
+        return [generics, extended(params, *result), where, body]
 
     def param(self, param: tree.Param) -> Layout:
         parts = [self.take(), *self.annotation(param.type)]
@@ -407,6 +408,8 @@ class _Formatter(Stream):
             operands.append(first.right)
             first = first.left
         before = self.expr(first)
+        if indented and isinstance(first, tree.Binary):
+            before = indent(before)  # its operands stand further in than ours
         rest: list[Layout] = []
         for operand in reversed(operands):
             rest += [*self.operator(), self.expr(operand)]

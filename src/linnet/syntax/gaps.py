@@ -162,14 +162,18 @@ class Stream:
             parts += [*self.remarks(placed.glued, Space()), Space()]
         return join(*parts)
 
-    def tail(self, *, blanks: bool = False) -> tuple[Layout, bool]:
-        """The comments before a closing bracket, to be indented; whether it needs a new line."""
+    def tail(self, blank: Blank = Blank.NONE) -> tuple[Layout, bool]:
+        """The comments before a closing bracket, to be indented; whether it needs a new line.
+
+        `blank` is for the empty lines before those on lines of their own.
+        """
         placed = _place(self.claim(), glue=False, closing=True)
         hard = bool(placed.lines) or any(note.to_line_end for note in placed.trailing)
         parts = self.remarks(placed.trailing, text(" ") if hard else Space(), free=hard)
         for notes in placed.lines:
-            parts.append(line(hard=True, blank=blanks and notes[0].newlines > 1))
+            parts.append(line(hard=True, blank=_blank(blank, notes[0].newlines > 1)))
             parts += self.remarks(notes, Space(), free=True)
+            blank = Blank.NONE if blank is Blank.NONE else Blank.KEEP
         return join(*parts), hard
 
     def row(self, blank: Blank, *, first: bool = False) -> Layout:
@@ -201,10 +205,12 @@ class Stream:
 
     def remark(self, note: _Note, *, free: bool = False) -> Layout:
         first, *others = (part.rstrip(_BLANK) for part in note.comment.text.split("\n"))
-        lines = [first, *map(_without_tabs, others)]
+        if not others:
+            return remark([first], 0, free=free)
         start = note.comment.span.start
         before = self.source.text[self.source.text.rfind("\n", 0, start) + 1 : start]
-        return remark(lines, len(before.expandtabs(4)), free=free)
+        column = len(before.expandtabs(4))
+        return remark([first, *map(_without_tabs, others)], column, free=free)
 
 
 def _gaps(source: str, tokens: Sequence[Token], comments: Sequence[Comment]) -> list[_Gap]:

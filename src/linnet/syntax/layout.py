@@ -105,6 +105,12 @@ def group(*parts: Layout, broken: bool = False, weak: bool = False) -> Group:
     return Group(body, weak, _NEVER if broken else body.width)
 
 
+def extended(first: Layout, *rest: Layout) -> Group:
+    """A group and what follows it as one: where that does not fit, the group's own lines break."""
+    body = first.body if isinstance(first, Group) else first
+    return group(body, *rest, broken=first.width >= _NEVER)
+
+
 def join(*parts: Layout) -> Layout:
     return parts[0] if len(parts) == 1 else Join(parts, sum(part.width for part in parts))
 
@@ -174,7 +180,8 @@ class _Printer:
         for line in doc.lines[1:]:
             bare = line.lstrip()
             at = column + 1 if stars else column - doc.column + len(line) - len(bare)
-            self.new_line(max(0, at), blank=False)
+            # A limit, since each of many comments on one line would begin further to the right.
+            self.new_line(max(0, min(at, COLUMNS)), blank=False)
             self.write(bare)
 
     def fits(self, group: Group, stack: list[tuple[Layout, int, bool]]) -> bool:
