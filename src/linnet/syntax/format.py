@@ -49,6 +49,8 @@ class _Formatter(Stream):
         rows: list[tree.Path | tree.Use | tree.Item] = [file.module, *file.uses, *file.items]
         inside = self.rows(rows, self.top_level, _between_items)
         tail, _ = self.tail(Blank.ONE)
+        if self.next or any(gap.notes for gap in self.gaps):
+            raise InternalError("format", "part of the file would be lost")
         return join(*inside, tail)
 
     def rows(
