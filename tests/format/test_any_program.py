@@ -29,7 +29,7 @@ TEXTS = [
 ]
 SMALL = [text for text in TEXTS if len(text) < 5000]
 
-relaxed = settings(deadline=None, max_examples=25)
+relaxed = settings(deadline=None, max_examples=20)
 seeds = st.integers(0, 2**32)
 rates = st.sampled_from([0.0, 0.01, 0.1, 0.4])
 columns = st.sampled_from([100, 100, 60, 25])
@@ -47,7 +47,7 @@ def test_any_layout(text: str, seed: int, rate: float, columns: int) -> None:
     formatted_within(disturbed(text, Random(seed), rate), columns)
 
 
-@settings(relaxed, max_examples=60)
+@settings(relaxed, max_examples=30)
 @given(seeds, rates, columns)
 def test_any_program(seed: int, rate: float, columns: int) -> None:
     random = Random(seed)
