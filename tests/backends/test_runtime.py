@@ -331,3 +331,30 @@ def test_generated_code_reaches_members_around_the_modules_own_names(
     own = {name for name in vars(lt.LinnetModule) if not name.startswith("_")}
     own |= {name for name in vars(model) if not name.startswith("_")}
     assert own <= RESERVED
+
+
+def test_no_layers_at_all(source: Path) -> None:
+    made = lt.load(source, generics={"Layers": 0})
+    assert len(made.layers) == 0 and made(TOKENS).shape == (1, 3, 5)
+
+
+@pytest.mark.slow
+def test_generating_does_not_cost_by_the_layers() -> None:
+    """All entries of the family, lowered and generated: 32 layers against 2 in one run."""
+    import time
+
+    import linnet
+    from linnet.loading import load_source
+    from linnet.torch.emit import emit
+
+    family = Path(linnet.__file__).parent / "zoo" / "families" / "llama"
+    sizes = {"Vocab": 32, "H": 16, "Heads": 4, "KvHeads": 2, "Inner": 24, "Batch": 1, "MaxSeq": 16}
+
+    def seconds(layers: int) -> float:
+        started = time.process_time()
+        emit(load_source(family, generics={**sizes, "Layers": layers, "T": "f32"}).program)
+        return time.process_time() - started
+
+    seconds(2)
+    few, many = (min(seconds(layers) for _ in range(3)) for layers in (2, 32))
+    assert many <= 1.3 * few

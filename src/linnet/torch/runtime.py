@@ -6,7 +6,7 @@ import builtins
 import linecache
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import CodeType
@@ -249,6 +249,7 @@ class LinnetModule(nn.Module):
         self._anchor = torch.empty(0, device=device)
         filled = frozenset(present)
         for entry in program.manifest.entries:
+            self._declare_empty_arrays(entry)
             used = not entry.optional or self._is_used(entry)
             for path in entry.expanded():
                 if used or path in filled:
@@ -263,6 +264,16 @@ class LinnetModule(nn.Module):
             for function in self.program.entries.values()
             for param in function.params
         )
+
+    def _declare_empty_arrays(self, entry: ManifestEntry) -> None:
+        """A sub array without elements is there all the same, for loops to walk."""
+        if 0 not in entry.repeat:
+            return
+        empty = entry.repeat.index(0)
+        before = "*".join(entry.path.split("*")[: empty + 1]).rstrip(".")
+        for path in replace(entry, path=before, repeat=entry.repeat[:empty]).expanded():
+            owner, name = self._owner(path, create=True)
+            owner._modules.setdefault(name, nn.ModuleList())
 
     def _declare(self, path: str, entry: ManifestEntry, device: torch.device) -> None:
         shape = [int(str(axis)) for axis in entry.type.shape]

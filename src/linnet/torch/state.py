@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from linnet.core.ir import (
     ArrayType,
@@ -365,14 +366,9 @@ def aliased_inputs(node: Node, index: int) -> tuple[int, ...]:
             return tuple(i for i, p in met_params(node) if p.kind == "value")
 
 
-_SUMMARIES: dict[int, tuple[Function, tuple[tuple[int, ...], ...]]] = {}
-
-
+@lru_cache(maxsize=2048)
 def _aliased_params(function: Function) -> tuple[tuple[int, ...], ...]:
     """For each value result, the value params that it may be a view of."""
-    known = _SUMMARIES.get(id(function))
-    if known is not None and known[0] is function:
-        return known[1]
     shared: dict[Node, frozenset[int]] = {
         p: frozenset((i,)) for i, p in enumerate(function.params) if p.kind == "value"
     }
@@ -386,11 +382,7 @@ def _aliased_params(function: Function) -> tuple[tuple[int, ...], ...]:
                 shared[node] = frozenset().union(*parts)
             case _:
                 pass
-    summary = tuple(tuple(sorted(shared.get(r, frozenset()))) for r in function.value_results)
-    if len(_SUMMARIES) > 4096:
-        _SUMMARIES.clear()
-    _SUMMARIES[id(function)] = (function, summary)
-    return summary
+    return tuple(tuple(sorted(shared.get(r, frozenset()))) for r in function.value_results)
 
 
 def _under(node: Node, other: Node) -> bool:
