@@ -57,7 +57,7 @@ def check_instances(checking: Checking) -> None:
             checking,
             info.module,
             generics={g.name.text: g for g in info.block.generics},
-            known=checking.known(info.facts),
+            known=checking.known(info.facts, info.block),
             block=info.block,
         )
         for member in info.members.values():

@@ -134,16 +134,13 @@ def is_function(name: str) -> bool:
     return name in prelude.PRELUDE or name in prelude.RESERVED
 
 
-def follows_context(scope: Scope, name: str) -> bool:
-    """A prelude function whose result has the dtype of its arguments, and is not hidden here."""
-    return name in prelude.FOLLOWS_CONTEXT and isinstance(scope.lookup(name), PreludeName)
-
-
 def call(scope: Scope, e: tree.Call, hint: Expected | None) -> Type:
     callee = bare(e.callee)
     match callee:
         case tree.Name():
-            symbol = scope.lookup(callee.text)
+            # Nothing else may be declared with a prelude name.
+            known = is_function(callee.text)
+            symbol = PreludeName(callee.text) if known else scope.lookup(callee.text)
             if symbol is None:
                 exprs.unknown_name(scope, callee)
                 return abandon(scope, e)
@@ -168,7 +165,7 @@ def call(scope: Scope, e: tree.Call, hint: Expected | None) -> Type:
             assert scope.block is not None
             scope.touched.calls.append(Called(fn, "", e.span))
             block = scope.block
-            args = tuple(typeexprs.identity(block.generics).values())
+            args = typeexprs.in_order(block.generics, typeexprs.identity(block.generics))
             owner = BlockType(block, block.name.text, args)
             module = scope.analysis.blocks[block].module
             return _function(scope, e, fn, module, owner, None, hint)
@@ -275,7 +272,7 @@ def _function(
     hint: Expected | None,
 ) -> Type:
     signature = scope.analysis.signatures.get(fn)
-    if signature is None:
+    if signature is None or fn in scope.checking.broken:
         return abandon(scope, e)
     names = [name for name, _ in signature.params]
     optional = [p.default is not None for p in fn.params]
@@ -301,7 +298,7 @@ def _function(
     if lifted:
         _refuse_whole(scope, fn.name.text, args)
     if scope.findings.errors == errors:
-        _prove_clauses(scope, e, fn, bindings)
+        prove_instance(scope, e, fn.name.text, scope.checking.clauses.get(fn, ()), bindings)
     result = signature.result
     if result is None:
         scope.report("E2101", f"`{fn.name.text}` gives no result", e)
@@ -313,7 +310,8 @@ def _function(
     scope.analysis.calls[e] = meaning
     if lifted:
         scope.checking.lifted.append((scope, e, fn))
-    return result
+    # What a wrong call gives is not what was meant: one mistake, one error.
+    return result if scope.findings.errors == errors else UNKNOWN
 
 
 def _refuse_whole(scope: Scope, what: str, args: Iterable[tree.Expr | None]) -> None:
@@ -343,13 +341,6 @@ def refuse_negative(scope: Scope, e: tree.Expr, what: str, result: Type) -> None
                 refuse_negative(scope, e, what, item)
         case _:
             pass
-
-
-def _prove_clauses(
-    scope: Scope, e: tree.Call, fn: tree.Fn, bindings: dict[str, GenericValue]
-) -> None:
-    clauses = scope.checking.clauses.get(fn, ())
-    prove_instance(scope, e, fn.name.text, clauses, bindings)
 
 
 def prove_instance(
@@ -405,9 +396,9 @@ def _struct(scope: Scope, e: tree.Call, struct: tree.Struct, hint: Expected | No
         return abandon(scope, e)
     declared = {f.name.text: f for f in struct.fields}
     params = [Parameter(n, t, declared[n].span, False) for n, t in info.fields.items()]
-    identity = typeexprs.identity(struct.generics)
-    result = StructType(struct, name, tuple(identity.values()))
-    bindings = _Filling(scope, e, name, struct.generics, {}).bind(params, args, result, hint)
+    generics = struct.generics
+    result = StructType(struct, name, typeexprs.in_order(generics, typeexprs.identity(generics)))
+    bindings = _Filling(scope, e, name, generics, {}).bind(params, args, result, hint)
     if bindings is None:
         return UNKNOWN
     found = substitute(result, bindings)
@@ -489,7 +480,7 @@ class _Filling:
         self.bound |= given
         self.open = {g.name.text for g in self.generics} - given.keys()
         found = self._arguments(params, args)
-        unknown = any(isinstance(t, UnknownType) for t in found if t is not None)
+        unknown = any(isinstance(t, UnknownType) for t in (*found, *(p.type for p in params)))
         if self.open and result is not None and hint is not None:
             self.source = e
             self._unify(result, hint.type)
@@ -740,7 +731,8 @@ def _may_fit(want: Type, found: Type) -> bool:
         case StructType(), StructType():
             return want.decl is found.decl
         case _:
-            return isinstance(found, UnknownType) or type(want) is type(found)
+            unknown = isinstance(found, UnknownType) or isinstance(want, UnknownType)
+            return unknown or type(want) is type(found)
 
 
 def _names_of(value: GenericValue) -> frozenset[str]:

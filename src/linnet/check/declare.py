@@ -18,7 +18,6 @@ from linnet.check.analysis import (
 from linnet.check.expect import bare, text_of
 from linnet.check.scope import (
     Checking,
-    Known,
     Owner,
     Scope,
     refuse_prelude,
@@ -134,6 +133,8 @@ def _read_clauses(
         if left is not None and right is not None:
             op: RelationOp = clause.op  # type: ignore[assignment]
             out.append((clause, Relation(op, left, right)))
+        else:
+            scope.checking.clouded.add(owner)
     scope.pending = None
     scope.checking.clauses[owner] = out
     return out
@@ -142,21 +143,24 @@ def _read_clauses(
 def _prove_clauses(
     scope: Scope,
     owner: tree.Fn | tree.Block,
-    outer: Sequence[Relation],
+    outer: tuple[Relation, ...],
     clauses: Sequence[tuple[tree.Relation, Relation]],
 ) -> None:
-    """Every divisor in a clause is positive by the other clauses, in any order."""
-    divisors = scope.checking.divisors
+    """Every divisor in a clause is positive by the other clauses, in any order.
+
+    The scope has all the facts from here on.
+    """
+    checking = scope.checking
+    of = (owner, scope.block)
     for clause in owner.where:
-        if not divisors[clause]:
-            continue
-        others = [r for c, r in clauses if c is not clause]
-        scope.known = Known([*outer, *others])
-        for by, span in divisors[clause]:
-            exprs.prove_divisor(scope, by, span)
-    scope.known = Known([*outer, *(r for _, r in clauses)])
+        if checking.divisors[clause]:
+            others = tuple(r for c, r in clauses if c is not clause)
+            scope.known = checking.known((*outer, *others), *of)
+            for by, span in checking.divisors[clause]:
+                exprs.prove_divisor(scope, by, span)
+    scope.known = checking.known((*outer, *(r for _, r in clauses)), *of)
     for param in owner.generics:
-        for by, span in divisors.get(param, ()):
+        for by, span in checking.divisors.get(param, ()):
             exprs.prove_divisor(scope, by, span)
 
 
@@ -230,7 +234,7 @@ def _signature(checking: Checking, fn: tree.Fn, module: Module, block: BlockInfo
     facts: tuple[Relation, ...] = ()
     if block is not None:
         outer, facts = block.block.generics, block.facts
-        owner = owner.inner(outer, facts, block=block.block)
+        owner = owner.inner(outer, checking.known(facts, block.block), block=block.block)
     _generics(owner, fn.generics, outer)
     scope = owner.inner(fn.generics, fn=fn)
     clauses = _read_clauses(scope, fn)

@@ -7,10 +7,10 @@ A literal stays contextual (IntConst, FloatConst, NoneType) until `coerce` or `s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from linnet.check import calls, consts, index, patterns
+from linnet.check import calls, consts, index, patterns, prelude
 from linnet.check.analysis import (
     GenericName,
     IndexVar,
@@ -257,8 +257,16 @@ def _name(scope: Scope, e: tree.Name, hint: Expected | None) -> Type:
     return _meaning(scope, e, symbol)
 
 
-def unknown_name(scope: Scope, name: tree.Name | tree.Ident) -> None:
-    help = suggestion(name, scope.visible()) or _std_home(scope, name.text)
+def unknown_name(
+    scope: Scope, name: tree.Name | tree.Ident, names: Iterable[str] | None = None
+) -> None:
+    """Report a name that means nothing, once in each function; `names` are those it may mean."""
+    key = (scope.block or scope.fn or scope.module, name.text)
+    if key in scope.checking.unknown_names:
+        return
+    scope.checking.unknown_names.add(key)
+    near = suggestion(name, scope.visible() if names is None else names)
+    help = near or _std_home(scope, name.text)
     scope.report("E1201", f"`{name.text}` is not defined here", name, help=help)
 
 
@@ -593,7 +601,8 @@ def is_open(scope: Scope, e: tree.Expr) -> bool:
         case tree.Tuple(items=items):
             return any(is_open(scope, item) for item in items)
         case tree.Call(callee=tree.Name(text=text), args=args):
-            return calls.follows_context(scope, text) and all(is_open(scope, a.value) for a in args)
+            follows = text in prelude.FOLLOWS_CONTEXT
+            return follows and all(is_open(scope, a.value) for a in args)
         case tree.Name(text=text):
             match scope.lookup(text):
                 case GenericName():

@@ -28,7 +28,7 @@ from linnet.check.expect import (
     settle,
     text_of,
 )
-from linnet.check.scope import Place, Scope, refuse_prelude
+from linnet.check.scope import Place, Scope
 from linnet.core import rules
 from linnet.core.rules import Broken, Obligation
 from linnet.diagnostics import Label
@@ -476,10 +476,7 @@ def _declare(
         scope.places[index] = []
         if pack and reduced:
             scope.lost.add(index)
-        if refuse_prelude(scope, name):
-            scope.lost.add(index)
-        scope.analysis.symbols[name] = scope.analysis.symbols[each] = index
-        scope.locals[-1][name.text] = index
+        scope.declare(name, index)
         out.append(index)
     return out
 

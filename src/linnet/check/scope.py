@@ -51,16 +51,19 @@ def prelude_names() -> frozenset[str]:
 class Known:
     """The facts of a scope, and what was already asked of them."""
 
-    __slots__ = ("_proved", "_verdicts", "facts")
+    __slots__ = ("_proved", "_verdicts", "clouded", "facts")
 
-    def __init__(self, relations: Iterable[Relation] = ()) -> None:
+    def __init__(self, relations: Iterable[Relation] = (), *, clouded: bool = False) -> None:
         self.facts = Facts.of(relations)
+        self.clouded = clouded  # a clause could not be read, so nothing can be asked
         self._proved: dict[Relation, bool] = {}
         self._verdicts: dict[Relation, Verdict] = {}
 
     def proves(self, goal: Relation) -> bool:
         """The goal holds for all sizes."""
         if goal.op in ("==", "<=", ">=") and goal.left == goal.right:
+            return True
+        if self.clouded:
             return True
         known = self._proved.get(goal)
         if known is None:
@@ -149,19 +152,23 @@ class Checking:
     own_constants: set[tree.Const] = field(default_factory=set[tree.Const])
     replaced: dict[str, tree.Const] = field(default_factory=dict[str, tree.Const])
 
-    _known: dict[tuple[Relation, ...], Known] = field(
-        default_factory=dict[tuple[Relation, ...], Known]
-    )
+    # Items and methods with a syntax error in their head: what uses them is silent.
+    broken: set[tree.Syntax] = field(default_factory=set[tree.Syntax])
+    clouded: set[tree.Syntax] = field(default_factory=set[tree.Syntax])
+    unknown_names: set[tuple[object, str]] = field(default_factory=set[tuple[object, str]])
+    _known: dict[tuple[object, ...], Known] = field(default_factory=dict[tuple[object, ...], Known])
 
     @property
     def findings(self) -> Findings:
         return self.analysis.findings
 
-    def known(self, relations: tuple[Relation, ...]) -> Known:
-        """These facts, with what was already asked of them in other scopes."""
-        if relations not in self._known:
-            self._known[relations] = Known(relations)
-        return self._known[relations]
+    def known(self, relations: tuple[Relation, ...], *of: tree.Syntax | None) -> Known:
+        """The facts of these declarations, with what was already asked of them elsewhere."""
+        clouded = any(each in self.clouded for each in of)
+        key = (clouded, relations)
+        if key not in self._known:
+            self._known[key] = Known(relations, clouded=clouded)
+        return self._known[key]
 
 
 @dataclass(eq=False, slots=True)
@@ -237,13 +244,13 @@ class Scope:
             self.elements = before
 
     def declare(self, name: tree.Ident, symbol: Local | IndexVar) -> None:
-        """A new local in the innermost scope, unless its name is the prelude's."""
+        """A new local in the innermost scope."""
+        refuse_prelude(self, name)
         self.analysis.symbols[name] = symbol
         self.analysis.symbols.setdefault(symbol.decl, symbol)
+        self.locals[-1][name.text] = symbol
         if isinstance(symbol, Local):
             self.checking.all_locals.append(symbol)
-        if not refuse_prelude(self, name):
-            self.locals[-1][name.text] = symbol
 
     def add_local(self, name: tree.Ident, decl: tree.Syntax, type: Type, kind: str) -> Local:
         """Declare a `let`, `var`, parameter or loop variable."""
@@ -295,16 +302,15 @@ class Scope:
     def inner(
         self,
         generics: Iterable[tree.GenericParam],
-        relations: Iterable[Relation] | None = None,
+        known: Known | None = None,
         **changes: object,
     ) -> Scope:
         """A scope inside this one with more generics and other facts; locals start afresh."""
         names = {**self.generics, **{g.name.text: g for g in generics}}
-        known = self.known if relations is None else Known(relations)
         return replace(
             self,
             generics=names,
-            known=known,
+            known=known or self.known,
             locals=[],
             paths={},
             places={},
@@ -368,19 +374,41 @@ def load(checking: Checking, file: ModuleFile) -> Module:
     """The module of a file with its items and imports; what it imports is loaded too."""
     if file in checking.modules:
         return checking.modules[file]
+    before = len(checking.findings.items)
     syntax = parse(file.source, checking.findings)
+    faults = [d.primary.span.start for d in checking.findings.items[before:]]
     name = syntax.module.text if syntax.module else ".".join(file.name)
     module = Module(name, file, syntax)
     checking.modules[file] = module
     key = name if name not in checking.analysis.modules else f"{name} ({file.source.name})"
     checking.analysis.modules[key] = module
     scope = Scope(checking, module)
+    if faults:
+        _mark_broken(checking, syntax, faults)
     _collect_items(scope)
     checking.open_modules.append(file)
     for use in syntax.uses:
         _import(scope, use)
     checking.open_modules.pop()
     return module
+
+
+def _mark_broken(checking: Checking, syntax: tree.File, faults: list[int]) -> None:
+    """Items and methods whose head, all before the first statement or member, is at fault."""
+    for item in syntax.items:
+        heads: list[tuple[tree.Syntax, tuple[tree.Syntax, ...]]] = []
+        match item:
+            case tree.Fn():
+                heads = [(item, item.body)]
+            case tree.Block():
+                heads = [(fn, fn.body) for fn in item.methods]
+                heads.append((item, (*item.members, *item.methods)))
+            case _:
+                heads = [(item, ())]
+        for node, inner in heads:
+            end = min([node.span.end, *(part.span.start for part in inner)])
+            if any(node.span.start <= at < end for at in faults):
+                checking.broken.add(node)
 
 
 def _collect_items(scope: Scope) -> None:

@@ -34,11 +34,13 @@ from linnet.types import (
 def function(checking: Checking, signature: Signature) -> None:
     """Check a function's defaults and body, once, for all sizes and dtypes."""
     fn = signature.fn
+    if fn in checking.broken or signature.block in checking.broken:
+        return
     scope = Scope(
         checking,
         signature.module,
         generics={g.name.text: g for g in signature.generics},
-        known=checking.known(signature.facts),
+        known=checking.known(signature.facts, fn, signature.block),
         block=signature.block,
         fn=fn,
     )
@@ -49,8 +51,7 @@ def function(checking: Checking, signature: Signature) -> None:
             exprs.check(scope, param.default, Expected(type, origin))
     with scope.nested():
         for param, (name, type) in zip(fn.params, signature.params, strict=True):
-            if refuse_prelude(scope, param.name):
-                continue
+            refuse_prelude(scope, param.name)
             local = Local(name, param, type, "param")
             checking.analysis.symbols[param] = checking.analysis.symbols[param.name] = local
             scope.params.setdefault(name, local)

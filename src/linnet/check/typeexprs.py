@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from linnet.check import consts, declare, exprs
 from linnet.check.analysis import GenericName, ItemName, Local, ModuleName, PreludeName, Symbol
 from linnet.check.expect import always_negative, bare, text_of
-from linnet.check.scope import Scope, exported, suggestion
+from linnet.check.scope import Scope, exported
 from linnet.diagnostics import Label
 from linnet.dims import Dim
 from linnet.syntax import tree
@@ -96,17 +96,12 @@ def _resolve(scope: Scope, t: tree.TypeExpr, component: bool) -> Type:
 def path_symbol(scope: Scope, path: tree.Path) -> Symbol | None:
     """What the path of a type means; an unknown one is reported."""
     first, *rest = path.parts
-    symbol = scope.lookup(first.text)
+    symbol = PreludeName(first.text) if first.text in DTYPES else scope.lookup(first.text)
     if symbol is None or (isinstance(symbol, Local) and not rest and _hides_type(scope, first)):
         symbol = _type_symbol(scope, first.text)
     if symbol is None:
         names = [n for n in scope.visible() if n[:1].isupper() or n in DTYPES]
-        scope.report(
-            "E1201",
-            f"`{first.text}` is not defined here",
-            first,
-            help=suggestion(first, names),
-        )
+        exprs.unknown_name(scope, first, names)
         return None
     scope.analysis.symbols[first] = symbol
     for part in rest:
@@ -148,8 +143,8 @@ def _named(scope: Scope, t: tree.NamedType) -> Type:
         case GenericName(decl) if decl.kind.text in DTYPE_KIND_NAMES:
             _refuse_arguments(scope, t)
             return scalar(DTypeVar(decl.name.text, decl.kind.text))
-        case ItemName(item, module):
-            return _item_type(scope, t, item, module)
+        case ItemName(item, _):
+            return _item_type(scope, t, item)
         case PreludeName("Tensor"):
             scope.report("E1208", "a tensor type is written `Tensor[dims; dtype]`", t)
         case GenericName(decl):
@@ -160,8 +155,10 @@ def _named(scope: Scope, t: tree.NamedType) -> Type:
     return UNKNOWN
 
 
-def _item_type(scope: Scope, t: tree.NamedType, item: tree.Item, module: object) -> Type:
+def _item_type(scope: Scope, t: tree.NamedType, item: tree.Item) -> Type:
     checking = scope.checking
+    if item in checking.broken:
+        return UNKNOWN
     match item:
         case tree.Enum():
             _refuse_arguments(scope, t)
@@ -176,12 +173,12 @@ def _item_type(scope: Scope, t: tree.NamedType, item: tree.Item, module: object)
             values = arguments(scope, t, item.generics, t.generics or (), item.name.text)
             if values is None:
                 return UNKNOWN
-            return StructType(item, item.name.text, tuple(values.values()))
+            return StructType(item, item.name.text, in_order(item.generics, values))
         case tree.Block():
             values = arguments(scope, t, item.generics, t.generics or (), item.name.text)
             if values is None:
                 return UNKNOWN
-            return BlockType(item, item.name.text, tuple(values.values()))
+            return BlockType(item, item.name.text, in_order(item.generics, values))
         case _:
             kind = "a constant" if isinstance(item, tree.Const) else "a function"
             scope.report("E1208", f"`{t.path.text}` is {kind}, not a type", t)
@@ -365,7 +362,7 @@ def _as_dtype(scope: Scope, e: tree.Expr) -> AnyDType | None:
     if isinstance(e, tree.Field):
         symbol = exprs.static_field(scope, e)
     elif isinstance(e, tree.Name):
-        symbol = scope.lookup(e.text)
+        symbol = PreludeName(e.text) if e.text in DTYPES else scope.lookup(e.text)
     else:
         return None
     match symbol:
@@ -409,3 +406,10 @@ def identity(params: Sequence[tree.GenericParam]) -> dict[str, GenericValue]:
         else:
             out[name] = DTypeVar(name, kind)
     return out
+
+
+def in_order(
+    params: Sequence[tree.GenericParam], values: Mapping[str, GenericValue]
+) -> tuple[GenericValue, ...]:
+    """The values as the arguments of a type: one for each generic, even of a repeated name."""
+    return tuple(values[p.name.text] for p in params)
