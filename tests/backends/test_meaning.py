@@ -3,13 +3,17 @@
 # ruff: noqa: E501 - Linnet sources are laid out for the eye
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
-from backends.common import CPU, agree, lowered, module
+import linnet.torch
+from backends.common import CPU, agree, assert_close, lowered, module
 from linnet import reference
 from linnet.diagnostics import PlanError
+from linnet.policy import Policy, tolerance
 from linnet.torch import LinnetModule
 
 I32 = np.int32
@@ -355,3 +359,30 @@ def test_members_named_like_methods_of_modules() -> None:
     made = agree(lowered("module m\n" + text), [("eval", [np.ones(2, F)])] * 2)[0]
     assert set(made.state_dict()) >= {"half", "modules.0.weight", "lambda.weight", "type_"}
     assert made.train(False) is made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["exact", "equivalent", "fast"])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+def test_a_whole_model_stays_within_its_policy(dtype: str, policy: Policy) -> None:
+    """A tiny decoder in every float dtype: the difference does not pile up past the tolerance."""
+    family = Path(linnet.__file__).parent / "zoo" / "families" / "llama"
+    sizes = {"Vocab": 64, "H": 48, "Heads": 6, "KvHeads": 2, "Inner": 96, "Layers": 2}
+    sizes |= {"Batch": 2, "MaxSeq": 16}
+    made = linnet.torch.load(family, generics={**sizes, "T": dtype}, numerics=policy)
+    draw = torch.Generator().manual_seed(0)
+    for parameter in made.parameters():
+        noise = torch.randn(parameter.shape, generator=draw) * 0.2
+        parameter.copy_(1 + noise / 2 if parameter.ndim == 1 else noise)
+    members = {path: tensor for path, tensor, _ in made._slots()}
+    state: dict[str, np.ndarray] = {}
+    tokens = np.random.default_rng(0).integers(0, 64, (2, 7)).astype(I32)
+    for entry, inputs in [
+        ("forward", [tokens]),
+        ("prefill", [tokens[:, :5].copy(), 0]),
+        ("decode", [tokens[:, 5:6].copy(), 5]),
+        ("decode_rows", [tokens[:, 6:7].copy(), np.array([6, 4], I32)]),
+    ]:
+        wanted = reference.evaluate(made.program, entry, inputs, members, state)
+        found = made.run_entry(entry, inputs)
+        assert_close(wanted, found, tolerance(policy, dtype), f"{entry}, {policy}, {dtype}")

@@ -533,6 +533,12 @@ def _one_shard(call: Call) -> str | None:
     return None if shards == 1 else f"for Shards = 1, not {shards or 'a size of the call'}"
 
 
+def _rounds_once(call: Call) -> str | None:
+    """The body rounds each step to the dtype, which counts in f16 and bf16."""
+    dtype = call_dtype(call)
+    return None if dtype in (F32, F64) else f"rounds to {dtype} once, the op at each step"
+
+
 def _is_f32(call: Call) -> str | None:
     dtype = call_dtype(call)
     return None if dtype == F32 else f"computes in {dtype}, the op in f32"
@@ -562,6 +568,11 @@ def _sees_itself(mask: Node) -> bool:
 def _elementwise(policy: Policy, run: str) -> tuple[Kernel, ...]:
     samples = Sample({"S_0": 3, "S_1": 7}), Sample({"S_0": 0, "S_1": 2}), Sample({})
     return (Kernel(policy, run, samples),)
+
+
+def _in_steps(run: str, *samples: Sample) -> tuple[Kernel, ...]:
+    given = samples or _elementwise("fast", run)[0].samples
+    return (Kernel("equivalent", run, given, _rounds_once), Kernel("fast", run, given))
 
 
 def _attention(*samples: Sample) -> tuple[Kernel, ...]:
@@ -608,8 +619,8 @@ KERNELS: dict[str, tuple[Kernel, ...]] = {
         accepts=_float,
     ),
     "std.nn.activations::relu": _elementwise("exact", "F.relu"),
-    "std.nn.activations::sigmoid": _elementwise("equivalent", "torch.sigmoid"),
-    "std.nn.activations::silu": _elementwise("equivalent", "F.silu"),
+    "std.nn.activations::sigmoid": _in_steps("torch.sigmoid"),
+    "std.nn.activations::silu": _in_steps("F.silu"),
     "std.nn.activations::gelu": _elementwise("equivalent", "kernels.gelu"),
     "std.nn.activations::gelu_erf": _elementwise("equivalent", "F.gelu"),
     "std.nn.softmax::softmax": _simple(
@@ -721,9 +732,7 @@ KERNELS: dict[str, tuple[Kernel, ...]] = {
         Sample({"In": 5, "Out": 4}, absent=("bias",)),
         accepts=lambda call: None if len(call.inputs) == 2 else "with a bias",
     ),
-    "std.nn.mlp::swiglu": _simple(
-        "equivalent", "kernels.swiglu", Sample({"S_0": 2, "H": 6, "Inner": 10})
-    ),
+    "std.nn.mlp::swiglu": _in_steps("kernels.swiglu", Sample({"S_0": 2, "H": 6, "Inner": 10})),
     "std.nn.norm::rms_norm": _simple(
         "equivalent",
         "kernels.rms_norm",
