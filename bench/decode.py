@@ -61,9 +61,7 @@ def theirs(gguf: Any, ids: list[int], count: int) -> Run:
         first = time.perf_counter()
         tokens = [token]
         for _ in range(count - 1):
-            out = model(
-                torch.tensor([[token]]), cache=out.cache, use_cache=True
-            )
+            out = model(torch.tensor([[token]]), cache=out.cache, use_cache=True)
             token = int(out.logits[0, -1].argmax())
             tokens.append(token)
         return first - started, (count - 1) / (time.perf_counter() - first), tokens
