@@ -142,7 +142,8 @@ class GoldenBooks:
                 "used": sorted(self.used),
             }
             return
-        files = sorted(file for folder in self.whole() for file in files_under(Path(folder)))
+        folders = self.whole() | orphans(self.config.rootpath / "tests")
+        files = sorted(file for folder in folders for file in files_under(Path(folder)))
         self.unused = [file for file in files if file not in self.used]
         if self.config.getoption("--update"):
             for file in self.unused:
@@ -170,6 +171,12 @@ class GoldenBooks:
 
 def uses_golden(item: pytest.Item) -> bool:
     return "golden" in getattr(item, "fixturenames", ())
+
+
+def orphans(tests: Path) -> set[str]:
+    """Golden folders whose test file is gone."""
+    folders = (folder for golden in tests.rglob("golden") for folder in golden.iterdir())
+    return {str(f) for f in folders if not (f.parent.parent / f"test_{f.name}.py").is_file()}
 
 
 def files_under(folder: Path) -> Iterator[str]:

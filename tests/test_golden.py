@@ -65,3 +65,11 @@ def test_unused_file_fails_the_whole_run_only(suite: pytest.Pytester, workers: l
     assert run(suite, *workers, "--update").ret == 0
     assert not stale.exists()
     assert run(suite, *workers).ret == 0
+
+
+def test_golden_files_of_a_test_file_that_is_gone_fail(suite: pytest.Pytester) -> None:
+    (suite.path / "tests/test_thing.py").unlink()
+    (suite.path / "tests/test_other.py").write_text("def test_it():\n    pass\n")
+    result = run(suite)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["FAILED tests/golden/thing/one.txt"])
