@@ -51,17 +51,17 @@ def test_nothing_false_is_proved_even_without_samples(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(200, 206))
+@pytest.mark.parametrize("seed", range(200, 204))
 def test_answers_agree_with_all_small_sizes_at_length(seed: int) -> None:
-    true, proved = hunt(seed, 150, top=6)
+    true, proved = hunt(seed, 100, top=6)
     assert proved > 0.9 * true
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("bare")
-@pytest.mark.parametrize("seed", range(300, 306))
+@pytest.mark.parametrize("seed", range(300, 304))
 def test_nothing_false_is_proved_even_without_samples_at_length(seed: int) -> None:
-    hunt(seed, 150, top=5)
+    hunt(seed, 100, top=5)
 
 
 def test_the_hunt_would_find_a_wrong_proof() -> None:

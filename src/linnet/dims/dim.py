@@ -216,7 +216,7 @@ class Dim:
         right = Dim.of(other)
         by = right.constant
         if by is None or by <= 0:
-            return _fold(self, right) or _of_atom(Atom("/", args=(self, right)))
+            return _fold(self, right) or _apply("/", self, right)
         return _divide(self, by)
 
     def __rfloordiv__(self, other: int) -> Dim:
@@ -227,11 +227,7 @@ class Dim:
         by = right.constant
         if by is None or by <= 0:
             folded = _fold(self, right)
-            return (
-                self - folded * right
-                if folded is not None
-                else _of_atom(Atom("%", args=(self, right)))
-            )
+            return _apply("%", self, right) if folded is None else self - folded * right
         return _remainder(self, by)
 
     def __rmod__(self, other: int) -> Dim:
@@ -250,7 +246,7 @@ def dim_min(a: Dim | int, b: Dim | int) -> Dim:
     difference = (a - b).constant
     if difference is not None:
         return a if difference <= 0 else b
-    return _of_atom(Atom("min", args=(a, b)))
+    return _apply("min", a, b)
 
 
 def dim_max(a: Dim | int, b: Dim | int) -> Dim:
@@ -259,7 +255,7 @@ def dim_max(a: Dim | int, b: Dim | int) -> Dim:
     difference = (a - b).constant
     if difference is not None:
         return a if difference >= 0 else b
-    return _of_atom(Atom("max", args=(a, b)))
+    return _apply("max", a, b)
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,6 +352,10 @@ def _of_name(name: str) -> Dim:
     return _of_atom(Atom("name", name))
 
 
+def _apply(op: AtomOp, a: Dim, b: Dim) -> Dim:
+    return _of_atom(Atom(op, args=(a, b)))
+
+
 def _of_atom(atom: Atom) -> Dim:
     return Dim((((atom,), 1),), ((atom,),))
 
@@ -411,7 +411,7 @@ def _nested(numerator: Dim, by: int) -> Dim:
             inner, outer = product[0].args
             if outer.constant is not None and outer.constant > 0:
                 return _divide(inner, outer.constant * by)
-    return _of_atom(Atom("/", args=(numerator, Dim.of(by))))
+    return _apply("/", numerator, Dim.of(by))
 
 
 def _remainder(left: Dim, by: int) -> Dim:
@@ -419,7 +419,7 @@ def _remainder(left: Dim, by: int) -> Dim:
     rest = [(product, c) for product, c in left.coefficients() if c % by]
     if all(not product for product, _ in rest):
         return Dim.of(sum(c for _, c in rest) % by)
-    return _of_atom(Atom("%", args=(_collect(rest), Dim.of(by))))
+    return _apply("%", _collect(rest), Dim.of(by))
 
 
 def _print_sum(dim: Dim) -> str:

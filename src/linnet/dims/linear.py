@@ -12,17 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import gcd
 
-from linnet.dims.poly import (
-    UNIT,
-    Frozen,
-    Mono,
-    Poly,
-    common,
-    freeze,
-    join,
-    quotient,
-    times,
-)
+from linnet.dims.poly import UNIT, Frozen, Mono, Poly, common, freeze, join, quotient, times
 
 Row = dict[int, int]
 Free = Callable[[Mono], bool]

@@ -21,7 +21,7 @@ from linnet.dims.poly import (
     variables,
 )
 from linnet.dims.search import smallest
-from linnet.dims.system import EFFORT, System, natural
+from linnet.dims.system import EFFORT, System, natural, standard
 
 SUGGESTIONS = 3
 CLAUSES = 8  # tried as suggestions
@@ -56,7 +56,7 @@ def suggest(facts: Facts, goal: Relation) -> tuple[Relation, ...]:
     found: list[Relation] = []
     if not facts.samples:
         return ()
-    effort = Effort(EFFORT)
+    effort = Effort(EFFORT // 2)
     blocking = [d for d in goal.divisors() if not _positive(facts, d, effort)]
     for clause in _clauses(facts, goal, blocking):
         extended = facts.extend([clause])
@@ -87,7 +87,7 @@ def _proves(facts: Facts, goal: Relation, effort: Effort) -> bool:
     if len(system.parts) > len(base.parts) or len(system.at_least) > len(base.at_least):
         system.settle()
         p = system.reduce(p)
-    op, p = _standard(goal.op, p)
+    op, p = standard(goal.op, p)
     if _obvious(system, op, p) or _natural(goal):
         return True
     if _sample(facts, goal):
@@ -102,22 +102,9 @@ def _positive(facts: Facts, divisor: Dim, effort: Effort) -> bool:
     known = facts.memo.positive.get(divisor)
     if known is None:
         known = _proves(facts, Relation(">", divisor, Dim.of(0)), effort)
-        if known or effort.left > EFFORT // 2:  # else more might have been found
+        if known or effort.left > EFFORT // 4:  # else more might have been found
             facts.memo.positive[divisor] = known
     return known
-
-
-def _standard(op: RelationOp, p: Poly) -> tuple[RelationOp, Poly]:
-    """The comparison of `p` with 0 as one of `==`, `!=`, `>=`."""
-    match op:
-        case ">":
-            return ">=", add(p, constant(-1))
-        case "<=":
-            return ">=", scaled(p, -1)
-        case "<":
-            return ">=", add(scaled(p, -1), constant(-1))
-        case _:
-            return op, p
 
 
 def _obvious(system: System, op: RelationOp, p: Poly) -> bool:

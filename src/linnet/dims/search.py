@@ -17,7 +17,7 @@ LEVELS = (
     12,
     20,
 )  # the largest size tried, in turn; multiples of a known divisor go beyond
-STEPS = 1500  # sizes tried at each level
+STEPS = 1000  # sizes tried at each level
 SAMPLE_STEPS = 400
 LARGE = 10**6  # constants beyond this are not tried as sizes
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator
 
 from linnet.dims.bounds import LARGEST, Bounds
-from linnet.dims.dim import Atom, Dim, Relation
+from linnet.dims.dim import Atom, Dim, Relation, RelationOp
 from linnet.dims.linear import DEGREE, Effort, impossible
 from linnet.dims.poly import (
     UNIT,
@@ -141,19 +141,13 @@ class System:
     def state(self, relation: Relation) -> None:
         """Adds a fact whose divisors are positive; `settle` must follow."""
         difference = add(self.poly(relation.left), self.poly(relation.right), -1)
-        match relation.op:
-            case "==":
-                self.equalities.append(difference)
-            case "!=":
-                self.nonzero.append(difference)
-            case ">=":
-                self.claim(difference)
-            case ">":
-                self.claim(add(difference, constant(-1)))
-            case "<=":
-                self.claim(scaled(difference, -1))
-            case "<":
-                self.claim(add(scaled(difference, -1), constant(-1)))
+        op, p = standard(relation.op, difference)
+        if op == "==":
+            self.equalities.append(p)
+        elif op == "!=":
+            self.nonzero.append(p)
+        else:
+            self.claim(p)
 
     def claim(self, p: Poly) -> None:
         """Adds the fact that the polynomial is at least 0; `settle` must follow."""
@@ -471,10 +465,7 @@ class System:
 
     def _decided(self, a: Poly, b: Poly) -> bool:
         """Whether it is seen at once which of the polynomials is the smaller one."""
-        difference = add(a, b, -1)
-        return self.bounds.nonnegative(difference) or self.bounds.nonnegative(
-            scaled(difference, -1)
-        )
+        return any(self.bounds.nonnegative(add(x, y, -1)) for x, y in ((a, b), (b, a)))
 
     def _settle_signs(self) -> None:
         for name in self.unsettled:
@@ -530,8 +521,7 @@ class System:
                 del self.at_least[key]
                 self.claim(reduced)
         for p in list(self.at_least.values()):
-            opposite = scaled(p, -1)
-            if freeze(opposite) in self.at_least:
+            if freeze(scaled(p, -1)) in self.at_least:
                 self.equalities.append(p)
         kept: list[Poly] = []
         for p in self.nonzero:
@@ -611,6 +601,19 @@ class System:
             return True
         opposite = add(scaled(self.bounds.shift(p), -1), constant(-1))
         return impossible(opposite, self.base(), self.bounds.free, self.effort, thorough=thorough)
+
+
+def standard(op: RelationOp, p: Poly) -> tuple[RelationOp, Poly]:
+    """The comparison of `p` with 0 as one of `==`, `!=`, `>=`."""
+    match op:
+        case ">":
+            return ">=", add(p, constant(-1))
+        case "<=":
+            return ">=", scaled(p, -1)
+        case "<":
+            return ">=", add(scaled(p, -1), constant(-1))
+        case _:
+            return op, p
 
 
 def natural(of: Dim | Atom) -> bool:
