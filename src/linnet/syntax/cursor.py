@@ -326,7 +326,7 @@ class Cursor:
         if limit < 0 and closer != ">":
             return False
         at = start
-        while at != limit:
+        while limit < 0 or at < limit:
             kind = self.tokens[at].kind
             if at >= self.at:
                 if kind == ",":
@@ -338,7 +338,8 @@ class Cursor:
                         return False
             closes = max(self.partner[at], self.angle[at])
             at = closes + 1 if closes > at else at + 1
-        self.move(at)
+        # Brackets that cross lead past the closing one.
+        self.move(at if limit < 0 else min(at, limit))
         return True
 
     # ------------------------------------------------------------ names
