@@ -76,11 +76,17 @@ class Parameter:
 
 
 def arrange(
-    scope: Scope, e: tree.Call, what: str, names: Sequence[str], optional: Sequence[bool]
+    scope: Scope,
+    e: tree.Call,
+    what: str,
+    names: Sequence[str],
+    optional: Sequence[bool],
+    *,
+    noun: str = "parameter",
 ) -> list[tree.Expr | None] | None:
     """One expression for each parameter, None for a default; None after a report of E2102."""
     out: list[tree.Expr | None] = [None] * len(names)
-    takes = _takes(what, names)
+    takes = _takes(what, names, noun)
     for position, arg in enumerate(e.args):
         if arg.name is None:
             if position >= len(names):
@@ -91,9 +97,7 @@ def arrange(
             continue
         if arg.name.text not in names:
             help = suggestion(arg.name, names) or takes
-            scope.report(
-                "E2102", f"`{what}` has no parameter `{arg.name.text}`", arg.name, help=help
-            )
+            scope.report("E2102", f"`{what}` has no {noun} `{arg.name.text}`", arg.name, help=help)
             return None
         at = list(names).index(arg.name.text)
         if out[at] is not None:
@@ -103,7 +107,8 @@ def arrange(
     missing = [n for n, x, o in zip(names, out, optional, strict=True) if x is None and not o]
     if missing:
         listed = ", ".join(f"`{n}`" for n in missing)
-        plural = "arguments" if len(missing) > 1 else "argument"
+        plural = "argument" if noun == "parameter" else noun
+        plural += "s" if len(missing) > 1 else ""
         scope.report("E2102", f"`{what}` needs its {plural} {listed}", e, help=takes)
         return None
     return out
@@ -113,7 +118,9 @@ def _count(n: int) -> str:
     return "no arguments" if n == 0 else f"{n} argument{'s' if n > 1 else ''}"
 
 
-def _takes(what: str, names: Sequence[str]) -> str:
+def _takes(what: str, names: Sequence[str], noun: str) -> str:
+    if noun == "field":
+        names = [f"{name} = ..." for name in names]
     return f"it is `{what}({', '.join(names)})`"
 
 
@@ -391,14 +398,14 @@ def _struct(scope: Scope, e: tree.Call, struct: tree.Struct, hint: Expected | No
             message = f"`{name}` is built by naming its fields"
             scope.report("E2102", message, arg, help=f"write `{name}({form})`")
             return abandon(scope, e)
-    args = arrange(scope, e, name, names, [False] * len(names))
+    args = arrange(scope, e, name, names, [False] * len(names), noun="field")
     if args is None:
         return abandon(scope, e)
     declared = {f.name.text: f for f in struct.fields}
     params = [Parameter(n, t, declared[n].span, False) for n, t in info.fields.items()]
     generics = struct.generics
     result = StructType(struct, name, typeexprs.in_order(generics, typeexprs.identity(generics)))
-    bindings = _Filling(scope, e, name, generics, {}).bind(params, args, result, hint)
+    bindings = _Filling(scope, e, name, generics, {}, noun="field").bind(params, args, result, hint)
     if bindings is None:
         return UNKNOWN
     found = substitute(result, bindings)
@@ -459,6 +466,7 @@ class _Filling:
     what: str
     generics: Sequence[tree.GenericParam]
     bound: dict[str, GenericValue]
+    noun: str = "parameter"
     open: set[str] = field(default_factory=set[str])
     later: list[tuple[Dim, Dim]] = field(default_factory=list[tuple[Dim, Dim]])
     from_where: dict[str, tree.Expr] = field(default_factory=dict[str, tree.Expr])
@@ -502,6 +510,10 @@ class _Filling:
                 coerce(scope, arg, t, Expected(substitute(param.type, self.bound), origin))
         ordered = [*(n for n in self.bound if n not in given), *given]
         return {n: self.bound[n] for n in ordered}
+
+    def _origin(self, param: Parameter) -> Origin:
+        phrase = f"{self.noun} `{param.name}` of `{self.what}` is"
+        return Origin(phrase, param.at, "declared here")
 
     def _arguments(
         self, params: Sequence[Parameter], args: Sequence[tree.Expr | None]

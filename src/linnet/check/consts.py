@@ -65,9 +65,14 @@ def extent(scope: Scope, e: tree.Expr) -> Dim | None:
     """A dimension that is not negative for all sizes."""
     size = exprs.dimension(scope, e, "a dimension")
     if size is not None and scope.pending is None and always_negative(scope, size):
-        scope.report("E2208", f"the dimension `{text_of(e)}` is negative: {size}", e)
+        refuse_negative(scope, e, size)
         return None
     return size
+
+
+def refuse_negative(scope: Scope, e: tree.Expr, size: Dim) -> None:
+    value = f": {size}" if str(size) != text_of(e) else ""
+    scope.report("E2208", f"the dimension `{text_of(e)}` is negative{value}", e)
 
 
 # ---------------------------------------------------------------- constants
@@ -112,7 +117,7 @@ def _constant(scope: Scope, const: tree.Const) -> ConstInfo | None:
             message = f"a constant is a scalar or an enum; `{name}` is declared {declared}"
             scope.report("E2101", message, const.type)
             return None
-        origin = Origin(f"`{name}` is declared", const.type.span)
+        origin = Origin(f"`{name}` is declared", const.type.span, "declared here")
         errors = scope.findings.errors
         found = exprs.check(scope, const.value, Expected(declared, origin))
         if scope.findings.errors > errors:

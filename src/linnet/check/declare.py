@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from linnet.check import consts, exprs, typeexprs
 from linnet.check.analysis import (
@@ -46,22 +47,19 @@ def register(checking: Checking, module: Module) -> None:
     for item in module.tree.items:
         checking.owners[item] = Owner(module)
         generics = () if isinstance(item, (tree.Const, tree.Enum)) else item.generics
-        _register_generics(checking, module, None, (), generics)
+        _register_generics(checking, Owner(module, name=item.name.text), generics)
         if isinstance(item, tree.Block):
             for fn in item.methods:
                 checking.owners[fn] = Owner(module, item, item.generics)
-                _register_generics(checking, module, item, item.generics, fn.generics)
+                owner = Owner(module, item, item.generics, fn.name.text)
+                _register_generics(checking, owner, fn.generics)
 
 
 def _register_generics(
-    checking: Checking,
-    module: Module,
-    block: tree.Block | None,
-    before: tuple[tree.GenericParam, ...],
-    generics: tuple[tree.GenericParam, ...],
+    checking: Checking, owner: Owner, generics: tuple[tree.GenericParam, ...]
 ) -> None:
     for i, param in enumerate(generics):
-        checking.owners[param] = Owner(module, block, (*before, *generics[:i]))
+        checking.owners[param] = replace(owner, generics=(*owner.generics, *generics[:i]))
 
 
 def declare(checking: Checking, module: Module) -> None:
@@ -101,7 +99,7 @@ def default(checking: Checking, param: tree.GenericParam) -> GenericValue | None
         pending=[],
     )
     assert param.default is not None
-    values = typeexprs.explicit(scope, param, (param,), (param.default,), "its declaration")
+    values = typeexprs.explicit(scope, param, (param,), (param.default,), owner.name)
     found = values.get(param.name.text) if values is not None else None
     checking.divisors[param] = scope.pending or []
     checking.defaults[param] = found

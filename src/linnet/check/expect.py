@@ -466,43 +466,57 @@ def report_mismatch(
 ) -> None:
     """One finding: the expression and what it is, what was expected and why, and how to fix it."""
     origin = expected.origin
+    part, part_type = _culprit(scope, e, found, expected.type)
     code = mismatch.code or origin.other
     if code == "E2101" and origin.other == "E2115":
         code = "E2115"
     notes = list(mismatch.notes)
-    if mismatch.found != found and mismatch.code:
+    if mismatch.code and mismatch.found != part_type:
         notes.insert(0, f"the part that differs is {mismatch.found}, expected {mismatch.want}")
-    message = (
-        f"`{text_of(e)}` is {described(found)}, but {origin.phrase} {described(expected.type)}"
-    )
+    elif part is not e:
+        notes.insert(0, f"expected {mismatch.want} in this place")
+    wanted = described(expected.type)
+    message = f"`{text_of(part)}` is {described(part_type)}, but {origin.phrase} {wanted}"
     if mismatch.uncertain:
         message = (
-            f"could not prove that `{text_of(e)}`, which is {described(found)}, has the type that "
-            f"{origin.phrase} {described(expected.type)}"
+            f"could not prove that `{text_of(part)}`, which is {described(part_type)}, has the "
+            f"type that {origin.phrase} {wanted}"
         )
+    # A fix for a part that is not written out here would be put around the whole.
+    fix = mismatch.help if mismatch.found == part_type or not mismatch.code else None
     scope.report(
         code,
         message,
-        e,
-        label=f"this is {described(found)}",
+        part,
+        label=f"this is {described(part_type)}",
         related=origin.related,
         notes=tuple(notes),
-        help=_shown_fix(e, mismatch.help),
+        help=_shown_fix(part, fix),
     )
 
 
+def _culprit(scope: Scope, e: tree.Expr, found: Type, want: Type) -> tuple[tree.Expr, Type]:
+    """The part of a written tuple or `some(...)` that is not as wanted, and its type."""
+    inner = bare(e)
+    match inner, found, want:
+        case tree.Tuple(items=items), TupleType(a), TupleType(b) if len(items) == len(a) == len(b):
+            for item, x, y in zip(items, a, b, strict=True):
+                if compare(scope, x, y) is not None:
+                    return _culprit(scope, item, x, y)
+        case tree.Some(value=value), OptionalType(x), OptionalType(y):
+            return _culprit(scope, value, x, y)
+    return e, found
+
+
 def _shown_fix(e: tree.Expr, fix: Help | str | None) -> Help | str | None:
-    """A fix whose `...` is the expression itself, as an edit when it wraps it."""
-    if not isinstance(fix, str):
+    """A fix whose one `...` is the expression, with the edit that makes it."""
+    if not isinstance(fix, str) or fix.count("...") != 1 or fix.count("`") != 2:
         return fix
-    text = e.span.text
-    for form in ("some(...)", "cast<"):
-        start = fix.find(f"`{form}" if form == "cast<" else form)
-        if start >= 0 and fix.count("`") == 2 and "..." in fix:
-            wrapped = fix.split("`")[1].replace("...", text)
-            shown = fix.replace(fix.split("`")[1], " ".join(wrapped.split()))
-            return Help(shown, (Edit(e.span, wrapped),))
-    return fix
+    before, form, after = fix.split("`")
+    return Help(
+        f"{before}`{form.replace('...', text_of(e))}`{after}",
+        (Edit(e.span, form.replace("...", e.span.text)),),
+    )
 
 
 def info_of(scope: Scope, type: BlockType) -> BlockInfo | None:

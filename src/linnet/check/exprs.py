@@ -265,7 +265,9 @@ def unknown_name(
     if key in scope.checking.unknown_names:
         return
     scope.checking.unknown_names.add(key)
-    near = suggestion(name, scope.visible() if names is None else names)
+    if names is None:
+        names = [n for n in scope.visible() if n not in prelude.NAMES or n in prelude.PRELUDE]
+    near = suggestion(name, names)
     help = near or _std_home(scope, name.text)
     scope.report("E1201", f"`{name.text}` is not defined here", name, help=help)
 
@@ -785,7 +787,10 @@ def _broken(
         case "E2103":
             help: Help | None = None
             message = f"{subject} needs one dtype: {outcome.why}"
-            if len(parts) >= 2:
+            if found[0].dtype is not BOOL and len(parts) == 3:
+                message = f"{subject} chooses by bools: {outcome.why}"
+                help = Help(f"compare it: `{text_of(parts[0])} != 0`")
+            elif len(parts) >= 2:
                 a, b = found[-2].dtype, found[-1].dtype
                 text = parts[-1].span.text
                 edit = Edit(parts[-1].span, f"cast<{a}>({text})")
@@ -794,7 +799,7 @@ def _broken(
         case "E2207":
             message, help = f"{subject} cannot broadcast: {outcome.why}", None
         case _:
-            message, help = f"{subject} is not defined here: {outcome.why}", None
+            message, help = f"{subject} is not defined for {found[-1]}: {outcome.why}", None
     scope.report(outcome.code, message, e, related=related, help=help)
 
 

@@ -133,8 +133,10 @@ def _out_of_range(
     holds: str,
     *,
     negative: bool,
+    against: str = "{right} positions",
 ) -> None:
-    shown = counterexample(verdict, goal, "{left} against {right}")
+    form = "it is {left}" if negative else "it is {left}, against " + against
+    shown = counterexample(verdict, goal, form)
     is_ = "is negative" if negative else "is out of range"
     if not shown:
         is_ = f"could not be proved to satisfy `{goal}`"
@@ -329,6 +331,7 @@ def _report_slice(
     goal = obligation.goal
     holds = f"axis {obligation.axis} of {shape_text(base.shape)} has {extent} positions"
     at: tree.Syntax = item
+    against = "{right} positions"
     what = f"the index `{text_of(item)}`"
     negative = goal.op == ">="
     if isinstance(item, tree.Slice) and isinstance(meaning, AxisSlice):
@@ -339,10 +342,11 @@ def _report_slice(
             at, what = item.stop, f"the stop `{text_of(item.stop)}`"
         else:
             holds = f"its start `{meaning.start}` lies after its stop `{meaning.stop}`"
+            against = "a stop of {right}"
     elif isinstance(meaning, AxisAt) and not negative:
         goal = Relation("<", meaning.index, goal.right)
         verdict = scope.known.verdict(goal)
-    _out_of_range(scope, at, what, goal, verdict, holds, negative=negative)
+    _out_of_range(scope, at, what, goal, verdict, holds, negative=negative, against=against)
 
 
 # ---------------------------------------------------------------- accesses

@@ -129,7 +129,9 @@ def _tensor(scope: Scope, e: tree.Expr, what: str, *, whole: bool = True) -> Ten
     if isinstance(found, TensorType):
         return found
     if not isinstance(found, UnknownType):
-        scope.report("E2101", f"`{what}` takes a tensor; `{text_of(e)}` is {described(found)}", e)
+        scope.report(
+            "E2101", f"`{what}` takes a tensor or a scalar; `{text_of(e)}` is {described(found)}", e
+        )
     return None
 
 

@@ -115,6 +115,7 @@ class Owner:
     module: Module
     block: tree.Block | None = None
     generics: tuple[tree.GenericParam, ...] = ()  # in scope before it
+    name: str = ""  # what a generic belongs to
 
 
 @dataclass(eq=False, slots=True)

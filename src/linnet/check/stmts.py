@@ -47,7 +47,7 @@ def function(checking: Checking, signature: Signature) -> None:
     checking.touched[fn] = scope.touched
     for param, (_, type) in zip(fn.params, signature.params, strict=True):
         if param.default is not None:
-            origin = Origin(f"parameter `{param.name.text}` is", param.type.span)
+            origin = Origin(f"parameter `{param.name.text}` is", param.type.span, "declared here")
             exprs.check(scope, param.default, Expected(type, origin))
     with scope.nested():
         for param, (name, type) in zip(fn.params, signature.params, strict=True):

@@ -316,7 +316,7 @@ def _argument(
             return None
         size = exprs.dimension(scope, e, f"the generic argument `{name}` of `{what}`")
         if size is not None and scope.pending is None and always_negative(scope, size):
-            scope.report("E2208", f"the dimension `{text_of(e)}` is negative: {size}", e)
+            consts.refuse_negative(scope, e, size)
             return None
         return size
     if dtype is None:

@@ -146,7 +146,10 @@ def binary(op: str, a: TensorType, b: TensorType) -> Outcome:
         if not (a.dtype is BOOL or dtype_within(a.dtype, "Integer")):
             return Broken("E2104", f"bitwise operators take integers or bool, not {a.dtype}")
     elif not dtype_within(a.dtype, BINARY_KINDS[op]):
-        return Broken("E2104", f"it takes a {BINARY_KINDS[op]} dtype, not {a.dtype}")
+        kind = BINARY_KINDS[op]
+        return Broken(
+            "E2104", f"it takes {'an' if kind[0] == 'I' else 'a'} {kind} dtype, not {a.dtype}"
+        )
     return _elementwise((a.shape, b.shape), a.dtype)
 
 
