@@ -9,6 +9,7 @@ from typing import Literal
 from linnet.check import calls
 from linnet.check.analysis import Analysis, BlockInfo, MemberInfo, Module
 from linnet.check.scope import Checking, Scope
+from linnet.check.typeexprs import bindings_of
 from linnet.diagnostics import Label
 from linnet.dims import Dim
 from linnet.syntax import tree
@@ -41,13 +42,6 @@ def instance_of(info: MemberInfo) -> BlockType | None:
     """The block that a `sub` holds, one or many of."""
     of = info.type.of if isinstance(info.type, BlockArray) else info.type
     return of if isinstance(of, BlockType) else None
-
-
-def bindings_of(type: BlockType) -> dict[str, GenericValue]:
-    """The block's generics by name, as this instance has them."""
-    assert isinstance(type.decl, tree.Block)
-    names = [g.name.text for g in type.decl.generics]
-    return dict(zip(names, type.args, strict=True))
 
 
 def check_instances(checking: Checking) -> None:

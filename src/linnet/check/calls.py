@@ -286,11 +286,7 @@ def _function(
     args = arrange(scope, e, fn.name.text, names, optional)
     if args is None:
         return abandon(scope, e)
-    start: dict[str, GenericValue] = {}
-    if owner is not None:
-        assert isinstance(owner.decl, tree.Block)
-        block_names = [g.name.text for g in owner.decl.generics]
-        start = dict(zip(block_names, owner.args, strict=True))
+    start = typeexprs.bindings_of(owner) if owner is not None else {}
     params = [
         Parameter(name, type, decl.span, decl.default is not None)
         for (name, type), decl in zip(signature.params, fn.params, strict=True)
@@ -504,9 +500,7 @@ class _Filling:
             return None
         for param, arg, t in zip(params, args, found, strict=True):
             if arg is not None and t is not None:
-                origin = Origin(
-                    f"parameter `{param.name}` of `{self.what}` is", param.at, "declared here"
-                )
+                origin = self._origin(param)
                 coerce(scope, arg, t, Expected(substitute(param.type, self.bound), origin))
         ordered = [*(n for n in self.bound if n not in given), *given]
         return {n: self.bound[n] for n in ordered}
@@ -528,9 +522,7 @@ class _Filling:
             assert arg is not None
             expected = None
             if not (generic_names(param.type) & self.open):
-                origin = Origin(
-                    f"parameter `{param.name}` of `{self.what}` is", param.at, "declared here"
-                )
+                origin = self._origin(param)
                 expected = Expected(substitute(param.type, self.bound), origin)
             t = found[i] = exprs.value(scope, arg, expected, whole=True)
             if self.open:
@@ -648,7 +640,7 @@ class _Filling:
             name = param.name.text
             if name in self.open:
                 filled = typeexprs.default_value(self.scope, param, self.bound)
-                if filled is not None and not (_names_of(filled) & self.open):
+                if filled is not None and not (_value_names(filled) & self.open):
                     self.source = None
                     self._set(name, filled)
 
@@ -689,9 +681,7 @@ class _Filling:
         for param, arg, t in zip(params, args, found, strict=True):
             if arg is None or t is None or contextual(t) or _may_fit(param.type, t):
                 continue
-            origin = Origin(
-                f"parameter `{param.name}` of `{self.what}` is", param.at, "declared here"
-            )
+            origin = self._origin(param)
             code = "E2101"
             if isinstance(t, TensorType) and isinstance(param.type, TensorType) and t.shape:
                 code = "E2202"
@@ -745,10 +735,6 @@ def _may_fit(want: Type, found: Type) -> bool:
         case _:
             unknown = isinstance(found, UnknownType) or isinstance(want, UnknownType)
             return unknown or type(want) is type(found)
-
-
-def _names_of(value: GenericValue) -> frozenset[str]:
-    return _value_names(value)
 
 
 def _single_name(dim: Dim) -> str | None:

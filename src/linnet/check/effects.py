@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from linnet.check.analysis import Effects
-from linnet.check.scope import Checking, Scope
+from linnet.check.scope import Called, Checking, Scope
 from linnet.syntax import tree
 
 
@@ -52,10 +52,7 @@ class _Finding:
         self.done[fn] = found
         return found
 
-    def _recursion(self, fn: tree.Fn, call: object) -> None:
-        from linnet.check.scope import Called
-
-        assert isinstance(call, Called)
+    def _recursion(self, fn: tree.Fn, call: Called) -> None:
         chain = self.open[self.open.index(fn) :]
         names = " -> ".join(f.name.text for f in [*chain, fn])
         signature = self.checking.analysis.signatures[fn]

@@ -27,8 +27,6 @@ from linnet.types import (
     IntConst,
     NoneType,
     OptionalType,
-    Shape,
-    ShapeType,
     StructType,
     TensorType,
     TupleType,
@@ -523,9 +521,3 @@ def info_of(scope: Scope, type: BlockType) -> BlockInfo | None:
     """What is known of the block that a type is an instance of."""
     assert isinstance(type.decl, tree.Block)
     return scope.analysis.blocks.get(type.decl)
-
-
-def shape_of(type: Type) -> Shape:
-    """The axes of a tensor, or of a shape literal."""
-    assert isinstance(type, (TensorType, ShapeType))
-    return type.shape

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from linnet.check import calls, consts, index, patterns, prelude
+from linnet.check import calls, consts, index, patterns, prelude, typeexprs
 from linnet.check.analysis import (
     GenericName,
     IndexVar,
@@ -403,8 +403,7 @@ def _field(scope: Scope, e: tree.Field, hint: Expected | None) -> Type:
             info = scope.analysis.structs[decl]
             field = info.fields.get(name)
             if field is not None:
-                names = [g.name.text for g in decl.generics]
-                return substitute(field, dict(zip(names, base.args, strict=True)))
+                return substitute(field, typeexprs.bindings_of(base))
             help = suggestion(e.name, info.fields)
             scope.report("E2107", f"{base} has no field `{name}`", e.name, help=help)
             return UNKNOWN
@@ -477,8 +476,7 @@ def _block_field(scope: Scope, e: tree.Field, base: BlockType) -> Type:
     scope.analysis.symbols[e] = scope.analysis.symbols[e.name] = MemberName(member.member)
     path = path_of(scope, e.base)
     found = member_type(scope, member, f"{path}.{e.name.text}")
-    names = [g.name.text for g in info.block.generics]
-    return substitute(found, dict(zip(names, base.args, strict=True)))
+    return substitute(found, typeexprs.bindings_of(base))
 
 
 def path_of(scope: Scope, e: tree.Expr) -> str:

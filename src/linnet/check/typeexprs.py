@@ -408,6 +408,13 @@ def identity(params: Sequence[tree.GenericParam]) -> dict[str, GenericValue]:
     return out
 
 
+def bindings_of(instance: BlockType | StructType) -> dict[str, GenericValue]:
+    """The generics of a block or struct by name, as this instance has them."""
+    assert isinstance(instance.decl, (tree.Block, tree.Struct))
+    names = [g.name.text for g in instance.decl.generics]
+    return dict(zip(names, instance.args, strict=True))
+
+
 def in_order(
     params: Sequence[tree.GenericParam], values: Mapping[str, GenericValue]
 ) -> tuple[GenericValue, ...]:
