@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -57,6 +59,25 @@ def test_the_seeds_manifest(seed_analysis: Analysis) -> None:
     assert cache.kind == "state"
     assert str(cache.type) == "Tensor[Batch, KvHeads / Shards, MaxSeq, H / Heads; T]"
     assert len(entries) == 22
+
+
+@pytest.mark.parametrize("order", ["reversed", "shuffled"])
+def test_clauses_in_any_order(seed: Path, order: str) -> None:
+    def reordered(found: re.Match[str]) -> str:
+        clauses = [c.strip() for c in found[1].split(",\n")]
+        if order == "reversed":
+            clauses.reverse()
+        else:
+            Random(7).shuffle(clauses)
+        return "where\n" + ",\n".join(clauses) + "\n{"
+
+    overlays: dict[str | Path, str] = {}
+    for file in (seed / "src").glob("*.linnet"):
+        text = file.read_text(encoding="utf-8")
+        overlays[file], count = re.subn(r"where\n([^{]*)\n\{", reordered, text)
+        assert count or "block" not in text
+    analysis = check(Workspace(overlays), seed)
+    assert not analysis.findings.items, "\n".join(map(render_text, analysis.findings.sorted()))
 
 
 def test_the_seeds_effects(seed_analysis: Analysis) -> None:

@@ -22,16 +22,17 @@ from linnet.check.expect import (
     Origin,
     always_negative,
     bare,
-    clause_help,
     coerce,
     contextual,
     default_type,
     described,
     info_of,
+    missing_clause,
     report_mismatch,
     settle,
     sizes_text,
     text_of,
+    where_help,
 )
 from linnet.check.scope import Called, Scope, suggestion
 from linnet.diagnostics import Help, Label
@@ -355,30 +356,28 @@ def prove_instance(
 ) -> None:
     """Every where clause of a callee or a block holds with these generics."""
     sizes = dim_bindings(bindings)
-    for clause, relation in clauses:
-        goal = relation.substitute(sizes)
-        if scope.known.proves(goal):
-            continue
-        verdict = scope.known.verdict(goal)
-        written = text_of(clause)
-        here = f"; here that is `{goal}`" if f"{goal}" != written else ""
-        if isinstance(verdict, Refuted):
-            message = f"`{what}` requires `{written}`{here}"
-            if goal.names():
-                message += f", which does not hold {sizes_text(verdict, goal.names())}"
-            else:
-                message += ", which does not hold"
-        else:
-            message = f"`{what}` requires `{written}`{here}, which could not be proved"
-        help = clause_help(scope, verdict, goal)
-        scope.report(
-            "E2206",
-            message,
-            at,
-            related=(Label(clause.span, "required here"),),
-            help=help,
-        )
+    goals = [(clause, relation.substitute(sizes)) for clause, relation in clauses]
+    failed = [(clause, goal) for clause, goal in goals if not scope.known.proves(goal)]
+    if not failed:
         return
+    clause, goal = failed[0]
+    verdict = scope.known.verdict(goal)
+    message = f"`{what}` requires `{text_of(clause)}`"
+    if f"{goal}" != text_of(clause):
+        message += f"; here that is `{goal}`"
+    if isinstance(verdict, Refuted):
+        shown = f" {sizes_text(verdict, goal.names())}" if goal.names() else ""
+        message += f", which does not hold{shown}"
+    else:
+        message += ", which could not be proved"
+    missing = [missing_clause(scope, scope.known.verdict(g), g) for _, g in failed]
+    scope.report(
+        "E2206",
+        message,
+        at,
+        related=tuple(Label(c.span, "required here") for c, _ in failed),
+        help=None if None in missing else where_help(scope, [m for m in missing if m]),
+    )
 
 
 # ---------------------------------------------------------------- structs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from linnet.check.analysis import BlockInfo, PreludeCall
@@ -151,7 +151,13 @@ def counterexample(verdict: Verdict, goal: Relation, form: str = "{left} is not 
 
 
 def clause_help(scope: Scope, verdict: Verdict, goal: Relation) -> Help | None:
-    """A `where` clause that would make a goal provable, as an edit where it can be placed.
+    """A `where` clause that would make a goal provable, as an edit where it can be placed."""
+    clause = missing_clause(scope, verdict, goal)
+    return where_help(scope, [clause]) if clause is not None else None
+
+
+def missing_clause(scope: Scope, verdict: Verdict, goal: Relation) -> Relation | None:
+    """The simplest clause that would make a goal provable.
 
     That two sizes are equal is no clause to suggest when they are known to differ somewhere.
     """
@@ -162,17 +168,21 @@ def clause_help(scope: Scope, verdict: Verdict, goal: Relation) -> Help | None:
     clauses = [c for c in found if c.op != "==" or c.right.constant in (None, 0)]
     if not clauses or (isinstance(verdict, Refuted) and _same_size(clauses[0])):
         return None
-    edit = _clause_edit(scope, clauses[0])
-    return Help(f"add `where {clauses[0]}`", (edit,) if edit is not None else ())
+    return clauses[0]
 
 
 def _same_size(clause: Relation) -> bool:
     return clause.op == "==" and clause.right.constant is None
 
 
-def _clause_edit(scope: Scope, clause: Relation) -> Edit | None:
-    """Adds a clause to the block if it names no generics of the function, else to that."""
-    names = clause.names()
+def where_help(scope: Scope, clauses: Sequence[Relation]) -> Help:
+    text = ", ".join(str(clause) for clause in dict.fromkeys(clauses))
+    edit = _where_edit(scope, frozenset().union(*(c.names() for c in clauses)), text)
+    return Help(f"add `where {text}`", (edit,) if edit is not None else ())
+
+
+def _where_edit(scope: Scope, names: frozenset[str], clauses: str) -> Edit | None:
+    """Adds clauses to the block if they name no generics of the function, else to that."""
     owner: tree.Block | tree.Fn | None = scope.fn
     block_names = {g.name.text for g in scope.block.generics} if scope.block else set[str]()
     if scope.block is not None and names <= block_names:
@@ -181,14 +191,12 @@ def _clause_edit(scope: Scope, clause: Relation) -> Edit | None:
         return None
     if owner.where:
         end = owner.where[-1].span.end
-        return Edit(Span(owner.span.source, end, end), f", {clause}")
-    start = owner.name.span.end
-    header: list[tree.Syntax] = [*owner.generics]
+        return Edit(Span(owner.span.source, end, end), f", {clauses}")
+    header: list[tree.Syntax] = [owner.name, *owner.generics]
     if isinstance(owner, tree.Fn):
         header += [*owner.params, *((owner.result,) if owner.result else ())]
-    start = max([start, *(h.span.end for h in header)])
-    brace = owner.span.source.text.find("{", start)
-    return Edit(Span(owner.span.source, brace, brace), f"where {clause} ") if brace >= 0 else None
+    brace = owner.span.source.text.find("{", max(h.span.end for h in header))
+    return Edit(Span(owner.span.source, brace, brace), f"where {clauses} ") if brace >= 0 else None
 
 
 # ---------------------------------------------------------------- comparing types
