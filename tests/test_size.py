@@ -56,6 +56,7 @@ const t = 1 // yes
     assert size.linnet_lines(text) == 4
 
 
+@pytest.mark.slow
 def test_every_room_is_in_the_table_and_within_the_ceilings(size: ModuleType) -> None:
     text, wrong = size.report()
     assert not wrong, f"{text}\n{wrong}"
