@@ -139,7 +139,8 @@ def assign(body: Body, name: tree.Ident, value: Value) -> None:
 def destructure(body: Body, pattern: tree.Pattern, value: Value) -> None:
     match pattern:
         case tree.NamePattern(name=name):
-            body.bind(name, hinted(value, name.text))
+            if variant(body, pattern) is None:
+                body.bind(name, hinted(value, name.text))
         case tree.WildcardPattern():
             return
         case tree.TuplePattern(items=items):
@@ -325,66 +326,90 @@ def chosen(body: Body, condition: Value, then: Value, other: Value, span: Span) 
 
 
 def match_(body: Body, e: tree.Match) -> Value:
-    subject = expr(body, e.subject)
-    if isinstance(subject, (Present, Absent, EnumConst)):
-        for arm in e.arms:
-            if matches(body, arm.pattern, subject):
-                if not isinstance(subject, EnumConst):
-                    destructure(body, arm.pattern, subject)
-                return expr(body, arm.value)
-        raise InternalError("lower", f"no arm matches: {e.span.text}")
-    assert isinstance(subject, (Node, Aligned))
-    return match_enum(body, subject, list(e.arms), e.span)
+    """The first arm whose pattern fits; what is only known at run time is compared, arm by arm."""
+    return match_arms(body, expr(body, e.subject), list(e.arms), e.span)
 
 
-def matches(body: Body, pattern: tree.Pattern, value: Value) -> bool:
+def match_arms(body: Body, subject: Value, arms: Sequence[tree.Arm], span: Span) -> Value:
+    arm, rest = arms[0], arms[1:]
+    # The checker proved that the arms leave nothing out, so the last one fits.
+    fits = condition(body, arm.pattern, subject) if rest else True
+    if fits is False:
+        return match_arms(body, subject, rest, span)
+    if fits is True:
+        return taken(body, subject, arm)
+    if body.frame:
+        other = match_arms(body, subject, rest, span)
+        return chosen(body, fits, taken(body, subject, arm), other, span)
+    assert isinstance(fits, Node)
+
+    def inside(inner: Body) -> Value:
+        nodes = [inner.capture(node, "matched") for node in flatten(subject)]
+        return rebuild(subject, iter(nodes))
+
+    return control.branch(
+        body,
+        fits,
+        lambda inner: taken(inner, inside(inner), arm),
+        lambda inner: match_arms(inner, inside(inner), rest, span),
+        span,
+    )
+
+
+def taken(body: Body, subject: Value, arm: tree.Arm) -> Value:
+    destructure(body, arm.pattern, subject)
+    return expr(body, arm.value)
+
+
+def condition(body: Body, pattern: tree.Pattern, value: Value) -> bool | Value:
+    """Whether a pattern fits a value: known now, or a bool at run time."""
     match pattern, value:
-        case tree.WildcardPattern(), _:
-            return True
+        case tree.SomePattern(item=item), Present(inner):
+            return condition(body, item, inner)
         case tree.SomePattern(), _:
-            return isinstance(value, Present)
+            return False
         case tree.NonePattern(), _:
             return isinstance(value, Absent)
-        case tree.NamePattern() | tree.VariantPattern(), EnumConst(index):
-            named = variant(body, pattern)
-            return named is None or named == index
+        case tree.TuplePattern(items=items), tuple():
+            return every(
+                body, [condition(body, i, v) for i, v in zip(items, value, strict=True)], pattern
+            )
+        case tree.NamePattern() | tree.VariantPattern(), _:
+            index = variant(body, pattern)
+            if index is None:
+                return True
+            if isinstance(value, EnumConst):
+                return value.index == index
+            position = body.build.literal(index, I32)
+            return body.elementwise(
+                (value, position), lambda x, y: body.build.compare("eq", x, y, pattern.span)
+            )
         case _:
             return True
 
 
-def variant(body: Body, pattern: tree.Pattern) -> int | None:
-    """The position of the variant a pattern names; None if it matches every one."""
-    if isinstance(pattern, (tree.NamePattern, tree.VariantPattern)):
-        for site in (pattern, pattern.name):
-            symbol = body.analysis.symbols.get(site)
-            if isinstance(symbol, Variant):
-                return symbol.index
-    return None
-
-
-def match_enum(body: Body, subject: Value, arms: list[tree.Arm], span: Span) -> Value:
-    """A runtime enum: one comparison per arm but the last."""
-    arm, rest = arms[0], arms[1:]
-    index = variant(body, arm.pattern)
-    if index is None or not rest:
-        return expr(body, arm.value)
-    position = body.build.literal(index, I32)
-    condition = body.elementwise(
-        (subject, position), lambda x, y: body.build.compare("eq", x, y, span)
-    )
-    if body.frame:
-        return chosen(
-            body, condition, expr(body, arm.value), match_enum(body, subject, rest, span), span
+def every(body: Body, parts: Sequence[bool | Value], pattern: tree.Pattern) -> bool | Value:
+    """All of the conditions."""
+    if any(part is False for part in parts):
+        return False
+    open_ = [part for part in parts if not isinstance(part, bool)]
+    if not open_:
+        return True
+    whole = open_[0]
+    for part in open_[1:]:
+        whole = body.elementwise(
+            (whole, part), lambda x, y: body.build.binary("and", x, y, pattern.span)
         )
-    assert isinstance(condition, Node) and isinstance(subject, Node)
-    outer = subject
-    return control.branch(
-        body,
-        condition,
-        lambda inner: expr(inner, arm.value),
-        lambda inner: match_enum(inner, inner.capture(outer, "variant"), rest, span),
-        span,
-    )
+    return whole
+
+
+def variant(body: Body, pattern: tree.NamePattern | tree.VariantPattern) -> int | None:
+    """The position of the variant a pattern names; None if it matches every one."""
+    for site in (pattern, pattern.name):
+        symbol = body.analysis.symbols.get(site)
+        if isinstance(symbol, Variant):
+            return symbol.index
+    return None
 
 
 def index(body: Body, e: tree.Index) -> Value:
