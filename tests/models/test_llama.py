@@ -18,7 +18,7 @@ TOLERANCE = {"rtol": 0, "atol": 1e-4}
 THETA = {"family": 10000.0, "seed": 1000000.0}
 
 
-@pytest.fixture(params=["family", "seed"])
+@pytest.fixture(params=["family", pytest.param("seed", marks=pytest.mark.slow)])
 def source(request: pytest.FixtureRequest) -> tuple[str, Path]:
     if request.param == "family":
         return "family", tiny.FAMILY
@@ -32,6 +32,10 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 
 _LOADED: dict[Any, Runner] = {}
+
+# Two sizes serve every test: one row, paged or not, and three rows.
+ONE = {"Batch": 1, "MaxSeq": 48, "PageSize": 4}
+THREE = {"Batch": 3, "MaxSeq": 16}
 
 
 def model(source: tuple[str, Path], backend: str, **sizes: int) -> Runner:
@@ -66,28 +70,28 @@ def i32(values: Any) -> np.ndarray:
 
 
 def test_forward(source: tuple[str, Path], backend: str) -> None:
-    run = model(source, backend, Batch=1, MaxSeq=24)
+    run = model(source, backend, **ONE)
     for shape in ((1, 1), (2, 9), (3, 5)):
         tokens = tiny.tokens(1, *shape)
         close(run("forward", tokens), expected(source, tokens))
 
 
 def test_next_token(source: tuple[str, Path], backend: str) -> None:
-    run = model(source, backend, Batch=1, MaxSeq=24)
+    run = model(source, backend, **ONE)
     tokens = tiny.tokens(2, 2, 7)
     close(run("next_token", tokens), expected(source, tokens)[:, -1])
 
 
 def test_decode_token_by_token(source: tuple[str, Path], backend: str) -> None:
-    run = model(source, backend, Batch=2, MaxSeq=8)
-    tokens = tiny.tokens(3, 2, 8)
+    run = model(source, backend, **THREE)
+    tokens = tiny.tokens(3, 3, 8)
     wanted = expected(source, tokens)
     for pos in range(8):
         close(run("decode", tokens[:, pos : pos + 1], pos), wanted[:, pos])
 
 
 def test_prefill_in_two_parts_then_decode(source: tuple[str, Path], backend: str) -> None:
-    run = model(source, backend, Batch=1, MaxSeq=24)
+    run = model(source, backend, **ONE)
     tokens = tiny.tokens(4, 1, 12)
     wanted = expected(source, tokens)
     close(run("prefill", tokens[:, :6], 0), wanted[:, 5])
@@ -98,7 +102,7 @@ def test_prefill_in_two_parts_then_decode(source: tuple[str, Path], backend: str
 
 def test_rows_at_their_own_positions(source: tuple[str, Path], backend: str) -> None:
     """Two prompts of different lengths enter rows 2 and 0; then all rows step together."""
-    run = model(source, backend, Batch=3, MaxSeq=16)
+    run = model(source, backend, **THREE)
     first, second = tiny.tokens(5, 1, 9), tiny.tokens(6, 1, 6)
     padded = np.zeros((2, 6), np.int32)
     padded[0, :4], padded[1, :3] = first[0, :4], second[0, :3]
@@ -122,7 +126,7 @@ def pack(*prompts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def test_packed_prompts_and_steps(source: tuple[str, Path], backend: str) -> None:
-    run = model(source, backend, Batch=3, MaxSeq=16)
+    run = model(source, backend, **THREE)
     a, b, c = tiny.tokens(7, 8), tiny.tokens(8, 5), tiny.tokens(9, 6)
     tokens, positions, segments = pack(a[:5], b[:2])
     # One token of padding: a segment of its own, written where nothing reads.
@@ -154,7 +158,7 @@ def test_packed_prompts_and_steps(source: tuple[str, Path], backend: str) -> Non
 
 def test_paged(source: tuple[str, Path], backend: str) -> None:
     """Pages of 4 positions in a pool of 48; page 0 is nobody's."""
-    run = model(source, backend, Batch=1, MaxSeq=48, PageSize=4)
+    run = model(source, backend, **ONE)
     a, b, c = tiny.tokens(10, 11), tiny.tokens(11, 8), tiny.tokens(12, 7)
     table = i32([[5, 2, 7], [1, 9, 3], [4, 6, 8]])
 
@@ -203,7 +207,7 @@ def greedy(source: tuple[str, Path], prompt: np.ndarray, count: int) -> list[int
 
 
 def test_generate(source: tuple[str, Path], backend: str) -> None:
-    run = model(source, backend, Batch=1, MaxSeq=24)
+    run = model(source, backend, **ONE)
     prompt = tiny.tokens(13, 6)
     wanted = greedy(source, prompt, 5)
     run("prefill", prompt[None, :-1], 0)
@@ -212,7 +216,7 @@ def test_generate(source: tuple[str, Path], backend: str) -> None:
 
 
 def test_generate_until(source: tuple[str, Path], backend: str) -> None:
-    run = model(source, backend, Batch=1, MaxSeq=24)
+    run = model(source, backend, **ONE)
     prompt = tiny.tokens(14, 6)
     wanted = greedy(source, prompt, 6)
     stop = next(i for i, t in enumerate(wanted) if t not in wanted[:i] and i >= 2)
@@ -225,7 +229,7 @@ def test_generate_until(source: tuple[str, Path], backend: str) -> None:
 def test_packed_training_entries(source: tuple[str, Path], backend: str) -> None:
     import torch
 
-    run = model(source, backend, Batch=1, MaxSeq=24)
+    run = model(source, backend, **ONE)
     a, b = tiny.tokens(15, 7), tiny.tokens(16, 5)
     tokens, positions, segments = pack(a, b)
     logits = np.concatenate([expected(source, p[None])[0] for p in (a, b)])
@@ -246,9 +250,9 @@ def test_sample_draws_the_same_tokens_everywhere(source: tuple[str, Path]) -> No
     prompt = tiny.tokens(17, 5)
     drawn = []
     for backend in RUNNERS:
-        run = model(source, backend, Batch=2, MaxSeq=24)
-        run("prefill", np.stack([prompt[:-1], prompt[1:]]), 0)
-        key, last = np.array([7, 11], np.int64), i32([[prompt[-1]], [prompt[0]]])
+        run = model(source, backend, **THREE)
+        run("prefill", np.stack([prompt[:-1], prompt[1:], prompt[1:]]), 0)
+        key, last = np.array([7, 11], np.int64), i32([[prompt[-1]], [prompt[0]], [prompt[1]]])
         found = run("sample", last, 4, key, np.float32(1.5), Steps=12)
         drawn.append(found.tolist())
     assert all(d == drawn[0] for d in drawn)
