@@ -1,0 +1,49 @@
+"""The split model: at `Shards = 2` both packages lower, verify, and hold half of what is split."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from linnet.check import check
+from linnet.core.lower import lower
+from linnet.core.verify import verify
+from linnet.diagnostics import PlanError
+from linnet.workspace import Workspace
+
+from . import tiny
+
+SPLIT: dict[str, int | str] = {**tiny.SIZES, "Batch": 1, "MaxSeq": 16}
+
+
+def shapes(source: Path, shards: int) -> dict[str, str]:
+    program = lower(check(Workspace(), source), generics={**SPLIT, "Shards": shards})
+    verify(program)
+    return {e.path: str(e.type) for e in program.manifest.entries}
+
+
+def halves(source: Path) -> None:
+    whole, half = shapes(source, 1), shapes(source, 2)
+    layer = "layers.*.attention"
+    assert whole[f"{layer}.q_proj.weight"] == "Tensor[48, 48; f32]"
+    assert half[f"{layer}.q_proj.weight"] == "Tensor[24, 48; f32]"
+    assert half[f"{layer}.k_proj.weight"] == "Tensor[8, 48; f32]"
+    assert half[f"{layer}.o_proj.weight"] == "Tensor[48, 24; f32]"
+    assert half[f"{layer}.cache_k"] == "Tensor[1, 1, 16, 8; f32]"
+    assert half["layers.*.mlp.down.weight"] == "Tensor[48, 40; f32]"
+    assert half["lm_head.weight"] == "Tensor[48, 48; f32]"
+    assert half["norm.weight"] == whole["norm.weight"]
+
+
+def test_the_family_splits() -> None:
+    halves(tiny.FAMILY)
+
+
+def test_the_seed_splits(seed: Path) -> None:
+    halves(seed)
+
+
+def test_shards_that_do_not_divide_the_heads_are_refused() -> None:
+    with pytest.raises(PlanError, match="Model requires .* which does not hold with"):
+        shapes(tiny.FAMILY, 4)
