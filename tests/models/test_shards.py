@@ -45,5 +45,5 @@ def test_the_seed_splits(seed: Path) -> None:
 
 
 def test_shards_that_do_not_divide_the_heads_are_refused() -> None:
-    with pytest.raises(PlanError, match="Model requires .* which does not hold with"):
+    with pytest.raises(PlanError, match=r"Model requires .* which does not hold with"):
         shapes(tiny.FAMILY, 4)
