@@ -55,6 +55,7 @@ from linnet.torch.state import (
     Residence,
     aliased_inputs,
     element_place,
+    met_params,
     reside,
     state_inputs,
     written_operands,
@@ -139,6 +140,7 @@ class Scope(Expressions):
         for node in self._live():
             self._store(node)
             self._visit(node)
+            self._forget(node)
             if self._shares(node):
                 self.shared.add(node)
         self._store(None)
@@ -224,6 +226,8 @@ class Scope(Expressions):
                     self._name(node, self.full(node))
             case Element(x, index):
                 self.env[node] = Ex(element_place(self.env[x].text, index))
+                if node in self.residence.copies:
+                    self._copied(node)
             case Call():
                 self._call(node)
             case If():
@@ -352,6 +356,13 @@ class Scope(Expressions):
                 self.lines.add(f"{place}.copy_({self.full(value)})")
                 self.held[place] = value
 
+    def _forget(self, node: Node) -> None:
+        """A buffer that the node wrote holds nothing known where the new state has no reader."""
+        met = dict(state_inputs(node))
+        for index, at in written_operands(node).items():
+            if index not in self.outcomes.get(node, {}):
+                self.held.pop(self._place_of(node, at, met[at], self.residence.places), None)
+
     # ------------------------------------------------ constants
 
     def _constants(self) -> set[Node]:
@@ -360,7 +371,9 @@ class Scope(Expressions):
             return set()
         fixed: set[Node] = set()
         for node in self.residence.order:
-            if not isinstance(node, (Param, Element, Update)):
+            # A member is no constant, even where it has just been assigned one.
+            owned = any(p.kind != "value" for _, p in met_params(node))
+            if not owned and not isinstance(node, (Param, Element, Update)):
                 if all(x in fixed for x in operands(node)):
                     fixed.add(node)
         roots = {r for r in self.body.results if r in fixed}
@@ -499,8 +512,12 @@ class Scope(Expressions):
 
     def _given(self, child: Scope, param: Param, x: Node) -> None:
         """The body's param is the outer value, which is not computed again there."""
-        member = self._member(x, self.residence.places)
+        if param.kind == "state":
+            # Whatever the outer value was: the body may write the buffer and come back.
+            child.env[param] = Ex(child.states[param])
+            return
         if param.kind != "value":
+            member = self._member(x, self.residence.places)
             child.env[param] = Ex(member) if member is not None else self.env[x]
             return
         self._settled(x)
@@ -680,6 +697,12 @@ class Scope(Expressions):
         child.numbers.add(counter)
         inputs = operands(node)
         arrays: set[str] = set()
+        places = self._state_places(node)
+        child.states = {
+            p: member_path(element, p) if carried <= i < scanned else places[p.base, p.name]
+            for i, p in enumerate(rest)
+            if p.kind == "state"
+        }
         for i, (param, x) in enumerate(zip(rest, inputs, strict=True)):
             if i in names:
                 child.env[param] = Ex(names[i])
@@ -690,12 +713,6 @@ class Scope(Expressions):
                 child.env[param] = Ex(member_path(element, param))
             else:
                 self._given(child, param, x)
-        places = self._state_places(node)
-        child.states = {
-            p: child.env[p].text if carried <= i < scanned else places[p.base, p.name]
-            for i, p in enumerate(rest)
-            if p.kind == "state"
-        }
         states = [p for p in rest[:scanned] if p.kind == "state"]
         first = len(body.results) - len(states)
         values = self._returning(child, {first + j: child.states[p] for j, p in enumerate(states)})

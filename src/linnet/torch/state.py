@@ -8,6 +8,7 @@ copied where they are produced.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -34,6 +35,8 @@ from linnet.core.ir import (
 from linnet.diagnostics import InternalError
 from linnet.emit import ordered
 
+_POSITION = re.compile(r"\.\*|\[\d+\]")
+
 Place = str
 """Where a state lives, as the generated code spells it; `.*` for the positions of an array."""
 
@@ -46,6 +49,15 @@ _VIEWS = (Reshape, Permute, Expand, Slice, Gather)
 
 def element_place(place: Place, index: int) -> Place:
     return place.replace(".*", f"[{index}]", 1)
+
+
+def overlapping(a: Place, b: Place) -> bool:
+    """Whether a buffer of one is a buffer of the other: an array of them has each position."""
+    if a == b:
+        return True
+    parts, others = _POSITION.split(a), _POSITION.split(b)
+    at, bt = _POSITION.findall(a), _POSITION.findall(b)
+    return parts == others and all(".*" in (x, y) or x == y for x, y in zip(at, bt, strict=True))
 
 
 @dataclass(slots=True)
@@ -138,16 +150,31 @@ def _final_states(branch: Function) -> dict[int, int]:
 
     A branch is an expression: it writes state only through the methods that it calls.
     """
-    held: dict[Node, int] = {p: i for i, p in enumerate(branch.params) if p.kind == "state"}
+    # A param's position, and for what one position of an array holds, that position too.
+    held: dict[Node, tuple[int, ...]] = {
+        p: (i,) for i, p in enumerate(branch.params) if p.kind == "state"
+    }
     replaced: set[Node] = set()
     for node in ordered(branch.results):
-        if isinstance(node, Result):
-            at = written_operands(node.of).get(node.index)
-            old = operands(node.of)[at] if at is not None else None
-            if old in held:
-                held[node] = held[old]
-                replaced.add(old)
-    return {i: held[r] for i, r in enumerate(branch.results) if r in held and r not in replaced}
+        old: Node | None = None
+        match node:
+            case Result(of, index):
+                at = written_operands(of).get(index)
+                old = operands(of)[at] if at is not None else None
+            case Update(x, index, value) if held.get(value) == (*held.get(x, ()), index):
+                old = x
+            case Element(x, index) if x in held:
+                held[node] = (*held[x], index)
+            case _:
+                pass
+        if old in held:
+            held[node] = held[old]
+            replaced.add(old)
+    return {
+        i: held[r][0]
+        for i, r in enumerate(branch.results)
+        if len(held.get(r, ())) == 1 and r not in replaced
+    }
 
 
 class _Analysis:
@@ -186,6 +213,7 @@ class _Analysis:
             self._demand(node, place, None)
         found.order = ordered(self.body.results, self._before())
         self.position = {node: i for i, node in enumerate(found.order)}
+        self._restore()
         self._resolve()
         return found
 
@@ -259,12 +287,59 @@ class _Analysis:
         before: dict[Node, list[Node]] = {}
         for node in self.nodes:
             for old in self._overwritten(node):
-                readers = [
-                    u for u in self.users.get(old, ()) if u is not node and not _under(node, u)
-                ]
-                if readers:
-                    before.setdefault(node, []).extend(readers)
+                for content in self._sharing(old):
+                    for user in self.users.get(content, ()):
+                        if not _under(node, user, before):
+                            before.setdefault(node, []).append(user)
         return before
+
+    def _sharing(self, old: Node) -> list[Node]:
+        """The contents that a write over `old` may replace: positions of arrays overlap."""
+        place = self.found.places.get(old)
+        if place is None or not _POSITION.search(place):
+            return [old]
+        return [n for n, held in self.found.places.items() if overlapping(place, held)]
+
+    # ------------------------------------------------ what a buffer must hold again
+
+    def _restore(self) -> None:
+        """Contents that a buffer has lost by the time it must hold them are stored once more."""
+        held: dict[Place, Node | None] = {
+            place: node for node, place in self.found.places.items() if isinstance(node, Param)
+        }
+        for node in self.found.order:
+            for content, place in self._needs(node):
+                self._hold(held, content, place, node)
+            results = {r.index: r for r in self.users.get(node, ()) if isinstance(r, Result)}
+            for index, at in written_operands(node).items():
+                param = dict(state_inputs(node))[at]
+                held[self._place_of(node, at, param)] = results.get(index)
+            for result in results.values():
+                if result in self.found.in_place:
+                    held[self.found.in_place[result]] = result
+        for content, place in self.demanded:
+            self._hold(held, content, place, None)
+
+    def _needs(self, node: Node) -> list[tuple[Node, Place]]:
+        """What must be in which buffer when the node runs."""
+        inputs = operands(node)
+        out = [(inputs[at], self._place_of(node, at, param)) for at, param in state_inputs(node)]
+        for result in self.users.get(node, ()):
+            if result in self.found.in_place:
+                out.append((inputs[0], self.found.in_place[result]))
+        return out
+
+    def _hold(
+        self, held: dict[Place, Node | None], content: Node, place: Place, at: Node | None
+    ) -> None:
+        # Nobody but its own methods assigns a sub's state: in arrays of subs nothing is restored.
+        if isinstance(content, (Element, Update)) or isinstance(content.type, ArrayType):
+            return
+        if held.setdefault(place, content) is not content:
+            stored = self.found.stores.setdefault(at, [])
+            if (content, place) not in stored:
+                stored.append((content, place))
+            held[place] = content
 
     # ------------------------------------------------ who reads too late
 
@@ -283,7 +358,7 @@ class _Analysis:
                     self.found.pinned.add(user)
                     if user is event or self.position[user] >= at:
                         self.found.copies.add(old)
-                if any(node is n for n in (*self.values, *self._stored(old))):
+                if any(node is n for n in (*self.values, *self._stored_from(at, end))):
                     self.found.copies.add(old)
         for i, result in enumerate(self.values):
             if aliases.get(result, frozenset()) - self.found.copies:
@@ -298,8 +373,12 @@ class _Analysis:
                 events[old] = (at, event)
 
         for node in self.found.order:
+            now = self.position[node]
             for old in self._overwritten(node):
-                add(old, self.position[node], node)
+                for content in self._sharing(old):
+                    whole = isinstance(content.type, ArrayType) and content is not old
+                    if not whole and self.position.get(content, now) < now:
+                        add(content, now, node)
         for at, stored in self.found.stores.items():
             moment = end if at is None else self.position[at]
             for node, place in stored:
@@ -309,10 +388,14 @@ class _Analysis:
                             add(old, moment, at)
         return events
 
-    def _stored(self, old: Node) -> list[Node]:
-        """What is stored at the end elsewhere than where `old` lives."""
-        own = self.found.places[old]
-        return [n for n, p in self.found.stores.get(None, ()) if p != own]
+    def _stored_from(self, moment: int, end: int) -> list[Node]:
+        """What is stored anywhere at this moment or later."""
+        return [
+            node
+            for at, stored in self.found.stores.items()
+            if (end if at is None else self.position[at]) >= moment
+            for node, _ in stored
+        ]
 
     def _only_in_buffer(self, user: Node, node: Node, event: Node | None) -> bool:
         """The user takes the node as the buffer's content, and at no other operand."""
@@ -323,7 +406,8 @@ class _Analysis:
             if any(r in self.found.in_place for r in self.users.get(user, ())):
                 by_buffer.add(0)
         if at <= by_buffer:
-            if event is not None and self.position[user] > self.position[event]:
+            restored = any(n is node for n, _ in self.found.stores.get(user, ()))
+            if event is not None and self.position[user] > self.position[event] and not restored:
                 raise InternalError("torch.state", f"{self.body.name}: state read after its end")
             return True
         return False
@@ -385,14 +469,14 @@ def _aliased_params(function: Function) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(sorted(shared.get(r, frozenset()))) for r in function.value_results)
 
 
-def _under(node: Node, other: Node) -> bool:
-    """Whether `other` depends on `node`."""
+def _under(node: Node, other: Node, before: Mapping[Node, Sequence[Node]]) -> bool:
+    """Whether `other` is the node, depends on it, or has been asked to come after it."""
     stack, seen = [other], {other}
     while stack:
         x = stack.pop()
         if x is node:
             return True
-        for y in operands(x):
+        for y in (*operands(x), *before.get(x, ())):
             if y not in seen:
                 seen.add(y)
                 stack.append(y)
