@@ -39,6 +39,12 @@ def loop(outer: Body, stmt: tree.StaticFor, start: Dim, stop: Dim, array: ArrayR
         body.bind(stmt.name, counter)
     expressions.run(body, stmt.body)
     check_same(body, before, stmt.span)
+    if array is not None and reached_twice(body, variable, array):
+        for position in range(array.length):
+            parts = (*array.parts, position)
+            outer.bind(stmt.name, BlockRef(array.bound, array.base, parts, array.presence))
+            expressions.run(outer, stmt.body)
+        return
     scanned = [p for p in body.members if p[0] == variable and array is not None]
     scanned_states = [p for p in body.state_params if p[0] == variable and array is not None]
     outer_states = [p for p in body.written if p not in scanned_states]
@@ -90,6 +96,21 @@ def loop(outer: Body, stmt: tree.StaticFor, start: Dim, stop: Dim, array: ArrayR
     for _, path in scanned_states:
         assert array is not None
         outer.put((array.base, joined((*array.parts, "*", path))), next(outs))
+
+
+def reached_twice(body: Body, variable: str, array: ArrayRef) -> bool:
+    """Whether a loop's body touches a state of its element by another path too, and writes it.
+
+    A step may then read or write what another step's element holds, which a loop over the values
+    that the elements had at first cannot say.
+    """
+    places = ((place, (array.base, joined((*array.parts, "*", place[1])))) for place in body.states)
+    return any(
+        place[0] == variable
+        and other in body.states
+        and not {place, other}.isdisjoint(body.written)
+        for place, other in places
+    )
 
 
 def free_variable(body: Body, name: str) -> str:

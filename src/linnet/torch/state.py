@@ -271,7 +271,7 @@ class _Analysis:
     # ------------------------------------------------ order
 
     def _overwritten(self, node: Node) -> list[Node]:
-        """The buffer contents that running the node replaces."""
+        """The states that running the node replaces."""
         if isinstance(node, Result):
             return []
         inputs = operands(node)
@@ -333,7 +333,7 @@ class _Analysis:
         self, held: dict[Place, Node | None], content: Node, place: Place, at: Node | None
     ) -> None:
         # Nobody but its own methods assigns a sub's state: in arrays of subs nothing is restored.
-        if isinstance(content, (Element, Update)) or isinstance(content.type, ArrayType):
+        if _POSITION.search(place):
             return
         if held.setdefault(place, content) is not content:
             stored = self.found.stores.setdefault(at, [])
@@ -374,19 +374,33 @@ class _Analysis:
 
         for node in self.found.order:
             now = self.position[node]
+            met, inputs = dict(state_inputs(node)), operands(node)
+            kept = {
+                inputs[at]
+                for at in written_operands(node).values()
+                # It was stored there first: its own buffer stays as it is.
+                if self.found.places.get(inputs[at]) != self._place_of(node, at, met[at])
+            }
             for old in self._overwritten(node):
+                if old in kept:
+                    continue
                 for content in self._sharing(old):
                     whole = isinstance(content.type, ArrayType) and content is not old
-                    if not whole and self.position.get(content, now) < now:
+                    if not whole and self._since(content) < now:
                         add(content, now, node)
         for at, stored in self.found.stores.items():
             moment = end if at is None else self.position[at]
             for node, place in stored:
                 for old, held in self.found.places.items():
-                    if held == place and old in self.position and old is not node:
-                        if isinstance(old, Param) or self.position[old] < moment:
-                            add(old, moment, at)
+                    if held == place and old is not node and self._since(old) < moment:
+                        add(old, moment, at)
         return events
+
+    def _since(self, content: Node) -> int:
+        """When a buffer holds it: a result does as soon as its node has run."""
+        if isinstance(content, Result) and content.of in self.position:
+            return self.position[content.of]
+        return -1 if isinstance(content, Param) else self.position[content]
 
     def _stored_from(self, moment: int, end: int) -> list[Node]:
         """What is stored anywhere at this moment or later."""
@@ -406,7 +420,7 @@ class _Analysis:
             if any(r in self.found.in_place for r in self.users.get(user, ())):
                 by_buffer.add(0)
         if at <= by_buffer:
-            restored = any(n is node for n, _ in self.found.stores.get(user, ()))
+            restored = any(n is node for s in self.found.stores.values() for n, _ in s)
             if event is not None and self.position[user] > self.position[event] and not restored:
                 raise InternalError("torch.state", f"{self.body.name}: state read after its end")
             return True
