@@ -61,6 +61,16 @@ pub block Root {
         own = old
         return mixed
     }
+    pub entry kept_and_stored(x: f32) -> (Tensor[2; f32], f32) {
+        let old = c.s
+        own = c.s
+        var total = x
+        static for i in 0..2 {
+            total = total + c.up(x)
+            own = own * 0.5
+        }
+        return (old, total)
+    }
     pub entry choose(x: f32) -> f32 {
         let old = c.s[0]
         let y = if x > 0.0 { c.up(x) } else { cs[0].up(x) }

@@ -375,12 +375,14 @@ class _Analysis:
         for node in self.found.order:
             now = self.position[node]
             met, inputs = dict(state_inputs(node)), operands(node)
-            kept = {
-                inputs[at]
+            written = [
+                (inputs[at], self._place_of(node, at, met[at]))
                 for at in written_operands(node).values()
-                # It was stored there first: its own buffer stays as it is.
-                if self.found.places.get(inputs[at]) != self._place_of(node, at, met[at])
-            }
+            ]
+            # What was stored elsewhere first stays as it is in its own buffer, unless that one is
+            # written too.
+            kept = {x for x, place in written if self.found.places.get(x) != place}
+            kept -= {x for x, place in written if self.found.places.get(x) == place}
             for old in self._overwritten(node):
                 if old in kept:
                     continue
