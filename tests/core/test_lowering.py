@@ -150,3 +150,36 @@ def test_an_empty_axis_under_a_runtime_index_is_refused_by_name() -> None:
 def test_depth_costs_nothing() -> None:
     texts = [program_text(program("layers", generics={"H": 2, "Layers": n})) for n in (2, 64)]
     assert len(texts[0].splitlines()) == len(texts[1].splitlines())
+
+
+@pytest.mark.parametrize(
+    ("step", "expected", "state"),
+    [
+        ("let u = c.up(x) acc = acc * 10.0 + cs[1].s", 11.0, [1, 1, 1]),
+        ("let u = c.up(x) acc = acc * 10.0 + second()", 11.0, [1, 1, 1]),
+        ("let u = cs[2].up(x) acc = acc * 10.0 + c.s", 3.0, [0, 0, 3]),
+        ("static for d in cs { let u = d.up(x) acc = acc * 2.0 + c.s }", 543.0, [3, 3, 3]),
+    ],
+)
+def test_a_loop_over_subs_sees_what_its_body_wrote_by_another_path(
+    step: str, expected: float, state: list[int]
+) -> None:
+    text = """module m
+    block C {
+        state s: f32
+        pub fn up(x: f32) -> f32 { s = s + x
+            return s }
+    }
+    pub block Root {
+        sub cs: [C; 3]
+        fn second() -> f32 { return cs[1].s }
+        pub entry go(x: f32) -> f32 {
+            var acc: f32 = 0.0
+            static for c in cs { STEP }
+            return acc
+        }
+    }"""
+    lowered = lower(check_text(text.replace("STEP", step)))
+    kept: dict[str, Any] = {}
+    assert float(evaluate(lowered, "go", [np.float32(1)], {}, kept)) == expected
+    assert [float(kept[f"cs.{i}.s"]) for i in range(3)] == state
