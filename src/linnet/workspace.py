@@ -342,4 +342,5 @@ def _walk(folder: Path) -> Iterator[Path]:
     """The `.linnet` files below a folder; hidden folders are left out."""
     for place, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (Path(place, name) for name in files if name.endswith(SUFFIX))
+        paths = (Path(place, name) for name in files if name.endswith(SUFFIX))
+        yield from (path for path in paths if path.is_file())  # no link to nothing

@@ -110,3 +110,11 @@ def test_json(terminal: Terminal, golden: Golden, capsys: pytest.CaptureFixture[
     start = second["location"]["start"]
     assert (start["line"], start["column"]) == (10, 16)
     assert BROKEN.encode()[start["offset"] :].startswith(b"absent")
+
+
+def test_a_link_to_nothing_is_no_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "good.linnet").write_text(GOOD)
+    (tmp_path / ".#good.linnet").symlink_to("nobody@nowhere.1")  # an editor's lock
+    assert main(["check", str(tmp_path)]) == 0
+    assert main(["fmt", "--check", str(tmp_path)]) == 0
+    assert "no findings in 1 file" in capsys.readouterr().out

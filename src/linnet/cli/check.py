@@ -71,7 +71,8 @@ def _targets(workspace: Workspace, path: Path) -> Iterator[Package | ModuleFile]
         if MANIFEST in files:
             yield workspace.open(here)
             folders[:] = [name for name in folders if name != "src"]
-        yield from (workspace.file(here / name) for name in sorted(files) if name.endswith(SUFFIX))
+        paths = (here / name for name in sorted(files) if name.endswith(SUFFIX))
+        yield from (workspace.file(path) for path in paths if path.is_file())  # no broken links
 
 
 def _check(workspace: Workspace, targets: list[Package | ModuleFile]) -> tuple[Diagnostic, ...]:

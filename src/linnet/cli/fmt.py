@@ -50,7 +50,8 @@ def _files(path: Path) -> Iterator[Path]:
         yield path
     for place, folders, names in os.walk(path):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield from (Path(place, name) for name in sorted(names) if name.endswith(SUFFIX))
+        paths = (Path(place, name) for name in sorted(names) if name.endswith(SUFFIX))
+        yield from (path for path in paths if path.is_file())  # an editor's lock is a broken link
 
 
 def _nothing(path: Path) -> str:
