@@ -19,6 +19,7 @@ from linnet.diagnostics import LinnetError
 COMMANDS: dict[str, tuple[str, str]] = {
     "check": ("linnet.cli.check", "find every mistake in Linnet source, for all sizes"),
     "fmt": ("linnet.cli.fmt", "write Linnet source in its one style"),
+    "explain": ("linnet.cli.explain", "what a finding's code means, with an example and its fix"),
     "run": ("linnet.cli.run", "ask a model of the zoo, and stream its answer"),
     "nest": ("linnet.nest.__main__", "fetch and list the models of the zoo"),
 }
