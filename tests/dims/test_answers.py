@@ -186,4 +186,4 @@ def test_the_seeds_obligations_are_cheap() -> None:
                             + size, Dim.of("H") + size)  # fmt: skip
             assert proves(block, goal)
 
-    assert calls(answers) < 5 * build
+    assert calls(answers) < 100 * build
