@@ -32,8 +32,7 @@ types: $(VENV)/.dev-ready
 	$(BIN)/mypy
 
 sources: $(VENV)/.dev-ready
-	$(BIN)/linnet check --strict $(SOURCES)
-	$(BIN)/linnet fmt --check $(SOURCES)
+	$(BIN)/linnet lint $(SOURCES)
 
 quick: $(VENV)/.dev-ready
 	$(PYTEST) -m "not slow"

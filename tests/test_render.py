@@ -337,7 +337,9 @@ def test_json_document() -> None:
                 "help": {
                     "message": "remove it",
                     "edits": [{"location": place((2, 10, 15), (2, 11, 16)), "text": ""}],
+                    "safe": False,
                 },
+                "counterexample": None,
             },
             {
                 "code": "W1002",
@@ -348,6 +350,7 @@ def test_json_document() -> None:
                 "related": [],
                 "notes": [],
                 "help": None,
+                "counterexample": None,
             },
         ],
         "summary": {"errors": 1, "warnings": 1},

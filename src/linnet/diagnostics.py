@@ -92,10 +92,27 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Help:
-    """A suggestion; with edits it can be applied by machine."""
+    """A suggestion; with edits it can be applied by machine.
+
+    A `safe` one keeps the meaning, or is evidently what was meant: `linnet check --fix` applies it.
+    """
 
     text: str
     edits: tuple[Edit, ...] = ()
+    safe: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Counterexample:
+    """The smallest sizes at which all known facts hold and the claim does not.
+
+    `left` and `right` are the claim's two sides there, None for one that divides by zero.
+    """
+
+    claim: str
+    sizes: tuple[tuple[str, int], ...]
+    left: int | None
+    right: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +125,7 @@ class Diagnostic:
     related: tuple[Label, ...] = ()
     notes: tuple[str, ...] = ()
     help: Help | None = None
+    counterexample: Counterexample | None = None
 
     @property
     def severity(self) -> str:
@@ -133,6 +151,7 @@ class Findings:
         related: tuple[Label, ...] = (),
         notes: tuple[str, ...] = (),
         help: Help | str | None = None,
+        counterexample: Counterexample | None = None,
     ) -> None:
         """Record a finding; the same code at the same span is kept once."""
         assert code in CODES, code
@@ -141,7 +160,8 @@ class Findings:
         self._seen.add((code, at))
         if isinstance(help, str):
             help = Help(help)
-        self.items.append(Diagnostic(code, message, Label(at, label), related, notes, help))
+        primary = Label(at, label)
+        self.items.append(Diagnostic(code, message, primary, related, notes, help, counterexample))
 
     def sorted(self) -> tuple[Diagnostic, ...]:
         """In source order, file by file in the order first seen."""

@@ -50,7 +50,12 @@ def _json(d: Diagnostic) -> dict[str, Any]:
     help = None
     if d.help is not None:
         edits = [{"location": _location(e.span), "text": e.text} for e in d.help.edits]
-        help = {"message": d.help.text, "edits": edits}
+        help = {"message": d.help.text, "edits": edits, "safe": d.help.safe}
+    broken = None
+    if d.counterexample is not None:
+        c = d.counterexample
+        sides = {"left": c.left, "right": c.right}
+        broken = {"claim": c.claim, "sizes": dict(c.sizes), **sides}
     return {
         "code": d.code,
         "severity": d.severity,
@@ -60,6 +65,7 @@ def _json(d: Diagnostic) -> dict[str, Any]:
         "related": [{"label": r.text, "location": _location(r.span)} for r in d.related],
         "notes": list(d.notes),
         "help": help,
+        "counterexample": broken,
     }
 
 

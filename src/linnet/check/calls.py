@@ -22,12 +22,14 @@ from linnet.check.expect import (
     Origin,
     always_negative,
     bare,
+    broken_at,
     coerce,
     contextual,
     default_type,
     described,
     info_of,
     missing_clause,
+    negative_at,
     report_mismatch,
     settle,
     sizes_text,
@@ -338,7 +340,8 @@ def refuse_negative(scope: Scope, e: tree.Expr, what: str, result: Type) -> None
             for axis in shape:
                 if isinstance(axis, Dim) and always_negative(scope, axis):
                     message = f"the result of `{what}` is {result}; `{axis}` is negative"
-                    scope.report("E2208", message, e)
+                    notes, broken = negative_at(scope, axis)
+                    scope.report("E2208", message, e, notes=notes, counterexample=broken)
                     return
         case TupleType(items):
             for item in items:
@@ -377,6 +380,7 @@ def prove_instance(
         at,
         related=tuple(Label(c.span, "required here") for c, _ in failed),
         help=None if None in missing else where_help(scope, [m for m in missing if m]),
+        counterexample=broken_at(verdict, goal),
     )
 
 

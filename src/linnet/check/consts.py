@@ -13,6 +13,7 @@ from linnet.check.expect import (
     always_negative,
     described,
     literal_fault,
+    negative_at,
     settle,
     text_of,
 )
@@ -72,7 +73,9 @@ def extent(scope: Scope, e: tree.Expr) -> Dim | None:
 
 def refuse_negative(scope: Scope, e: tree.Expr, size: Dim) -> None:
     value = f": {size}" if str(size) != text_of(e) else ""
-    scope.report("E2208", f"the dimension `{text_of(e)}` is negative{value}", e)
+    notes, broken = negative_at(scope, size)
+    message = f"the dimension `{text_of(e)}` is negative{value}"
+    scope.report("E2208", message, e, notes=notes, counterexample=broken)
 
 
 # ---------------------------------------------------------------- constants

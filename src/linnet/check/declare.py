@@ -314,7 +314,7 @@ def _member_value(scope: Scope, member: tree.Member, optional: bool) -> None:
                 "E4101",
                 f"`{name}` may be absent, which is written `= none`",
                 member.type,
-                help=Help("add ` = none`", (edit,)),
+                help=Help("add ` = none`", (edit,), safe=True),
             )
         return
     if not isinstance(bare(member.value), tree.NoneLit) or kind in ("buffer", "state"):
@@ -337,5 +337,5 @@ def _member_value(scope: Scope, member: tree.Member, optional: bool) -> None:
             "E4101",
             f"`{name}` is `none` when absent, so its type is optional",
             member.type,
-            help=Help(f"write `{text_of(member.type)}?`", (edit,)),
+            help=Help(f"write `{text_of(member.type)}?`", (edit,), safe=True),
         )

@@ -9,7 +9,7 @@ from linnet.check.analysis import BlockInfo, PreludeCall
 from linnet.check.scope import Scope
 from linnet.core import rules
 from linnet.core.rules import Broken, Obligation
-from linnet.diagnostics import Edit, Help, Label
+from linnet.diagnostics import Counterexample, Edit, Help, Label
 from linnet.dims import Dim, Refuted, Relation, Unproved, Verdict, suggest
 from linnet.source import Span
 from linnet.syntax import tree
@@ -71,6 +71,7 @@ class Mismatch:
     notes: tuple[str, ...] = ()
     help: Help | str | None = None
     uncertain: bool = False
+    counterexample: Counterexample | None = None
 
 
 # ---------------------------------------------------------------- text of expressions
@@ -117,6 +118,14 @@ def first_failure(
     return None
 
 
+def negative_at(scope: Scope, extent: Dim) -> tuple[tuple[str, ...], Counterexample | None]:
+    """Notes and data of the smallest sizes, which show what a negative extent comes to."""
+    goal = Relation(">=", extent, Dim.of(0))
+    verdict = scope.known.verdict(goal)
+    shown = counterexample(verdict, goal, "it is {left}")
+    return (shown,) if shown and goal.names() else (), broken_at(verdict, goal)
+
+
 def always_negative(scope: Scope, extent: Dim) -> bool:
     """No sizes make this dimension a natural number."""
     if all(coefficient > 0 for _, coefficient in extent.terms):
@@ -138,16 +147,26 @@ def counterexample(verdict: Verdict, goal: Relation, form: str = "{left} is not 
 
     `form` says what they are: `{left} elements become {right}`.
     """
-    if not isinstance(verdict, Refuted):
+    found = broken_at(verdict, goal)
+    if found is None:
         return ""
-    sides: list[str] = []
-    for side in (goal.left, goal.right):
-        try:
-            sides.append(str(side.evaluate(verdict.sizes)))
-        except (ZeroDivisionError, KeyError):
-            sides.append(f"`{side}`, which divides by 0,")
+    pairs = ((found.left, goal.left), (found.right, goal.right))
+    sides = [f"`{d}`, which divides by 0," if n is None else str(n) for n, d in pairs]
     text = form.format(left=sides[0], right=sides[1])
     return f"{sizes_text(verdict, goal.names())}: {text}" if goal.names() else text
+
+
+def broken_at(verdict: Verdict, goal: Relation) -> Counterexample | None:
+    """The sizes that break the goal and what its two sides are there."""
+    if not isinstance(verdict, Refuted):
+        return None
+    sides: list[int | None] = []
+    for side in (goal.left, goal.right):
+        try:
+            sides.append(side.evaluate(verdict.sizes))
+        except ZeroDivisionError:
+            sides.append(None)
+    return Counterexample(str(goal), tuple(verdict.sizes.items()), sides[0], sides[1])
 
 
 def clause_help(scope: Scope, verdict: Verdict, goal: Relation) -> Help | None:
@@ -270,6 +289,7 @@ def _compare_tensors(scope: Scope, found: TensorType, want: TensorType) -> Misma
             tuple(notes),
             clause_help(scope, verdict, goal),
             uncertain=not shown,
+            counterexample=broken_at(verdict, goal),
         )
     if found.dtype != want.dtype:
         fix = f"convert it: `cast<{want.dtype}>(...)`"
@@ -498,6 +518,7 @@ def report_mismatch(
         related=origin.related,
         notes=tuple(notes),
         help=_shown_fix(part, fix),
+        counterexample=mismatch.counterexample,
     )
 
 
@@ -522,6 +543,7 @@ def _shown_fix(e: tree.Expr, fix: Help | str | None) -> Help | str | None:
     return Help(
         f"{before}`{form.replace('...', text_of(e))}`{after}",
         (Edit(e.span, form.replace("...", e.span.text)),),
+        safe=form.startswith("some("),  # nothing else makes an optional of it
     )
 
 

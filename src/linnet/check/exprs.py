@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from linnet.check import calls, consts, index, patterns, prelude, typeexprs
+from linnet.check import calls, consts, imports, index, patterns, prelude, typeexprs
 from linnet.check.analysis import (
     GenericName,
     IndexVar,
@@ -29,6 +29,7 @@ from linnet.check.expect import (
     Expected,
     Origin,
     bare,
+    broken_at,
     clause_help,
     coerce,
     compare,
@@ -189,7 +190,8 @@ def prove_divisor(scope: Scope, by: Dim, at: Span) -> None:
     message = f"the divisor `{by}` may be 0" if constant is None else f"the divisor is {constant}"
     fix = clause_help(scope, verdict, goal)
     notes = (shown,) if shown and constant is None else ()
-    scope.report("E2205", message, at, notes=notes, help=fix)
+    broken = broken_at(verdict, goal)
+    scope.report("E2205", message, at, notes=notes, help=fix, counterexample=broken)
 
 
 # ---------------------------------------------------------------- literals
@@ -267,18 +269,8 @@ def unknown_name(
     scope.checking.unknown_names.add(key)
     if names is None:
         names = [n for n in scope.visible() if n not in prelude.NAMES or n in prelude.PRELUDE]
-    near = suggestion(name, names)
-    help = near or _std_home(scope, name.text)
+    help = imports.that_brings(scope, name.text) or suggestion(name, names)
     scope.report("E1201", f"`{name.text}` is not defined here", name, help=help)
-
-
-def _std_home(scope: Scope, name: str) -> Help | None:
-    """The import that brings a name of a module that is already loaded."""
-    for module in scope.analysis.modules.values():
-        item = module.items.get(name)
-        if item is not None and item.public and module.name.startswith("std."):
-            return Help(f"import it: `use {module.name}::{{{name}}}`")
-    return None
 
 
 def _meaning(scope: Scope, e: tree.Name | tree.Field, symbol: Symbol) -> Type:
@@ -500,7 +492,7 @@ def path_of(scope: Scope, e: tree.Expr) -> str:
 
 def _unary(scope: Scope, e: tree.Unary, hint: Expected | None) -> Type:
     if e.op == "!":
-        return _logical_operand(scope, e.value, "!")
+        return _logical_operand(scope, e.value, "!", e)
     found = value(scope, e.value, hint)
     match found:
         case IntConst(number):
@@ -522,7 +514,7 @@ def _undefined(scope: Scope, at: tree.Syntax | Span, op: str, e: tree.Expr, foun
     )
 
 
-def _logical_operand(scope: Scope, e: tree.Expr, op: str) -> Type:
+def _logical_operand(scope: Scope, e: tree.Expr, op: str, whole: tree.Unary | tree.Binary) -> Type:
     found = value(scope, e)
     if isinstance(found, UnknownType) or found == scalar(BOOL):
         return found
@@ -532,7 +524,10 @@ def _logical_operand(scope: Scope, e: tree.Expr, op: str) -> Type:
             fix = "compare with `== false`"
         if found.dtype is not BOOL:
             fix = "compare first; " + fix
-        scope.report("E2116", f"`{op}` takes scalar bools; `{text_of(e)}` is {found}", e, help=fix)
+        help: Help | str = fix
+        if found.dtype is BOOL:
+            help = _elementwise_form(whole)
+        scope.report("E2116", f"`{op}` takes scalar bools; `{text_of(e)}` is {found}", e, help=help)
     else:
         settle_default(scope, e, found)
         shown = described(default_type(found))
@@ -540,9 +535,33 @@ def _logical_operand(scope: Scope, e: tree.Expr, op: str) -> Type:
     return UNKNOWN
 
 
+def _elementwise_form(e: tree.Unary | tree.Binary) -> Help:
+    """The operator that does to each element what this one does to scalars."""
+    if isinstance(e, tree.Unary):
+        text = f"{_atom(e.value)} == false"
+        return Help(f"write `{text}`", (Edit(e.span, f"({text})"),), safe=True)
+    op = e.op[0]
+    # `&` binds tighter than a comparison, which `&&` does not.
+    compared = [x for x in (e.left, e.right) if isinstance(x, tree.Binary) and x.op in COMPARISON]
+    edits = [Edit(x.span, f"({x.span.text})") for x in compared]
+    text = f"write `{op}`, which works element by element"
+    return Help(text, (*edits, Edit(e.op_span, op)), safe=True)
+
+
+def _atom(e: tree.Expr) -> str:
+    """The text of an expression as an operand of any operator."""
+    loose = isinstance(e, (tree.Unary, tree.Binary, tree.Reduction, tree.If, tree.Match))
+    return f"({e.span.text})" if loose else e.span.text
+
+
 def _binary(scope: Scope, e: tree.Binary, hint: Expected | None) -> Type:
     if e.op in ("&&", "||"):
-        a, b = (_logical_operand(scope, x, e.op) for x in (e.left, e.right))
+        errors = scope.findings.errors
+        a = _logical_operand(scope, e.left, e.op, e)
+        if scope.findings.errors > errors:
+            value(scope, e.right)  # the operator is at fault once, not once for each side
+            return UNKNOWN
+        b = _logical_operand(scope, e.right, e.op, e)
         return scalar(BOOL) if a == b == scalar(BOOL) else UNKNOWN
     operand_hint = scalar_hint(hint) if e.op not in COMPARISON else None
     left, right = operands(scope, (e.left, e.right), operand_hint)
@@ -759,6 +778,7 @@ def ruled(
                 Label(p.span, shape_text(t.shape)) for p, t in zip(parts, found, strict=True)
             ),
             help=clause_help(scope, verdict, goal) or _axis_fix(found),
+            counterexample=broken_at(verdict, goal),
         )
         return UNKNOWN
     _broken(scope, e, what, parts, found, outcome)

@@ -20,6 +20,7 @@ from linnet.check.expect import (
     Expected,
     Origin,
     bare,
+    broken_at,
     clause_help,
     coerce,
     counterexample,
@@ -31,7 +32,7 @@ from linnet.check.expect import (
 from linnet.check.scope import Place, Scope
 from linnet.core import rules
 from linnet.core.rules import Broken, Obligation
-from linnet.diagnostics import Label
+from linnet.diagnostics import Help, Label
 from linnet.dims import Dim, Relation, Verdict
 from linnet.syntax import tree
 from linnet.types import (
@@ -144,19 +145,18 @@ def _out_of_range(
         is_ = "may be negative"
     elif goal.names():
         is_ = "may be out of range"
-    help = clause_help(scope, verdict, goal)
+    help: Help | str | None = clause_help(scope, verdict, goal)
     if negative and shown and help is None:
         extent = "the extent" if not goal.names() else "its extent"
-        scope.report(
-            "E2209",
-            f"{what} {is_}: {holds}",
-            e,
-            notes=(shown,) if goal.names() else (),
-            help=f"count from the front: {extent} minus one is the last",
-        )
-        return
-    notes = (shown,) if shown and goal.names() else ()
-    scope.report("E2209", f"{what} {is_}: {holds}", e, notes=notes, help=help)
+        help = f"count from the front: {extent} minus one is the last"
+    scope.report(
+        "E2209",
+        f"{what} {is_}: {holds}",
+        e,
+        notes=(shown,) if shown and goal.names() else (),
+        help=help,
+        counterexample=broken_at(verdict, goal),
+    )
 
 
 # ---------------------------------------------------------------- subscripts of whole tensors
@@ -528,6 +528,7 @@ def _same_extent(scope: Scope, index: IndexVar, first: Place, other: Place) -> b
         return True
     notes: tuple[str, ...] = ()
     help = None
+    broken = None
     if isinstance(first.extent, Dim) and isinstance(other.extent, Dim):
         goal = Relation("==", first.extent, other.extent)
         if scope.known.proves(goal):
@@ -539,6 +540,7 @@ def _same_extent(scope: Scope, index: IndexVar, first: Place, other: Place) -> b
         elif not shown:
             notes = (f"could not prove `{goal}`",)
         help = clause_help(scope, verdict, goal)
+        broken = broken_at(verdict, goal)
     scope.report(
         "E2201",
         f"the index `{index.name}` stands on {first.of}, `{first.extent}`, and on {other.of}, "
@@ -548,6 +550,7 @@ def _same_extent(scope: Scope, index: IndexVar, first: Place, other: Place) -> b
         related=(Label(first.span, f"`{first.extent}` here"),),
         notes=notes,
         help=help,
+        counterexample=broken,
     )
     return False
 

@@ -11,11 +11,13 @@ from linnet.check.expect import (
     Expected,
     Origin,
     bare,
+    broken_at,
     clause_help,
     coerce,
     counterexample,
     described,
     first_failure,
+    negative_at,
     text_of,
 )
 from linnet.check.scope import Scope
@@ -300,6 +302,7 @@ def _reshape(scope: Scope, e: tree.Call, args: Args, hint: Expected | None) -> T
             related=(Label(args[0].span, f"{found}"), Label(args[1].span, f"`{after}` elements")),
             notes=(shown,) if shown and goal.names() else (),
             help=clause_help(scope, verdict, goal),
+            counterexample=broken_at(verdict, goal),
         )
         return UNKNOWN
     _warn_of_mixing(scope, e, args, found.shape, shape)
@@ -307,7 +310,9 @@ def _reshape(scope: Scope, e: tree.Call, args: Args, hint: Expected | None) -> T
 
 
 def _negative(scope: Scope, at: tree.Expr, extent: Dim) -> Type:
-    scope.report("E2208", f"the dimension `{extent}` is negative", at)
+    notes, broken = negative_at(scope, extent)
+    message = f"the dimension `{extent}` is negative"
+    scope.report("E2208", message, at, notes=notes, counterexample=broken)
     return UNKNOWN
 
 
@@ -420,6 +425,7 @@ def _broadcast_to(scope: Scope, e: tree.Call, args: Args, hint: Expected | None)
             e,
             notes=(note, shown) if shown and goal.names() else (note,),
             help=clause_help(scope, verdict, goal),
+            counterexample=broken_at(verdict, goal),
         )
         return UNKNOWN
     return _record(scope, e, args[:1], outcome.type)
@@ -480,6 +486,7 @@ def _concat(scope: Scope, e: tree.Call, args: Args, hint: Expected | None) -> Ty
             related=listed,
             notes=(shown,) if shown and goal.names() else (),
             help=clause_help(scope, verdict, goal),
+            counterexample=broken_at(verdict, goal),
         )
         return UNKNOWN
     return _record(scope, e, parts, outcome.type, axis=axis)

@@ -20,7 +20,7 @@ from linnet.check.analysis import (
     PreludeName,
     Symbol,
 )
-from linnet.diagnostics import Edit, Findings, Help, Label
+from linnet.diagnostics import Counterexample, Edit, Findings, Help, Label
 from linnet.dims import (
     Dim,
     Facts,
@@ -217,10 +217,20 @@ class Scope:
         related: tuple[Label, ...] = (),
         notes: tuple[str, ...] = (),
         help: Help | str | None = None,
+        counterexample: Counterexample | None = None,
     ) -> None:
         """Add a finding at a node."""
         span = at if isinstance(at, Span) else at.span
-        self.findings.add(code, message, span, label=label, related=related, notes=notes, help=help)
+        self.findings.add(
+            code,
+            message,
+            span,
+            label=label,
+            related=related,
+            notes=notes,
+            help=help,
+            counterexample=counterexample,
+        )
 
     def proves(self, op: RelationOp, left: Dim, right: Dim | int) -> bool:
         return self.known.proves(Relation(op, left, Dim.of(right)))
@@ -353,13 +363,37 @@ def refuse_repeats(scope: Scope, names: Iterable[tree.Ident], what: str) -> None
 
 def similar(name: str, names: Iterable[str]) -> str | None:
     """The one of `names` that `name` is most likely a misspelling of."""
-    from difflib import get_close_matches  # costs milliseconds, needed only with a mistake
-
     pool = [n for n in dict.fromkeys(names) if n != name]
+    plain = _plain(name)
     for n in pool:
-        if n.lower() == name.lower():
+        if _plain(n) == plain:
             return n
-    return next(iter(get_close_matches(name, pool, 1, 0.6)), None)
+    limit = 0 if len(plain) < 3 else 1 if len(plain) < 6 else 2 if len(plain) < 10 else 3
+    near = [(d, n) for n in pool if (d := _distance(plain, _plain(n), limit)) <= limit]
+    return min(near, key=lambda found: found[0])[1] if near else None
+
+
+def _plain(name: str) -> str:
+    """What of a name cannot be a slip of style."""
+    return name.lower().replace("_", "") or name
+
+
+def _distance(a: str, b: str, limit: int) -> int:
+    """How many letters were left out, put in, changed or swapped; up to the limit."""
+    if abs(len(a) - len(b)) > limit:
+        return limit + 1
+    before: list[int] = []
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        last, before, row = before, row, [i]
+        for j, y in enumerate(b, 1):
+            best = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (x != y))
+            if i > 1 and j > 1 and x == b[j - 2] and y == a[i - 2]:
+                best = min(best, last[j - 2] + 1)
+            row.append(best)
+        if min(row) > limit:
+            return limit + 1
+    return row[-1]
 
 
 def suggestion(name: tree.Ident | tree.Name, names: Iterable[str]) -> Help | None:
@@ -480,7 +514,9 @@ def _where(scope: Scope, parts: tuple[str, ...]) -> str | None:
         case "std":
             workspace = scope.checking.workspace
             files = workspace.files_of(workspace.std) if workspace is not None else ()
-            near = similar(".".join(parts), [".".join(f.name) for f in files])
+            names = [".".join(f.name) for f in files]
+            same = [n for n in names if n.rpartition(".")[2] == parts[-1]]
+            near = same[0] if len(same) == 1 else similar(".".join(parts), names)
             return f"did you mean `{near}`?" if near else None
         case "crate" if package.root is None:
             return "a file outside a package has no `crate`; a `linnet.toml` makes it one"

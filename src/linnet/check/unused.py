@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from linnet.check.analysis import Local, Module
 from linnet.check.scope import Checking, Scope
 from linnet.diagnostics import Edit, Help
@@ -40,10 +42,13 @@ def _imports(checking: Checking, module: Module) -> None:
             for name, at in names
             if (module, name.text) not in checking.used_imports and not name.text.startswith("_")
         ]
-        for name, _ in unused:
-            help: Help | None = None
-            if len(unused) == len(names) and name is unused[0][0]:
-                help = Help("remove the line", (Edit(_line(use.span), ""),))
+        for name, at in unused:
+            if len(unused) == len(names):
+                help = Help("remove the line", (Edit(_line(use.span), ""),), safe=True)
+            else:
+                listed = [each for _, each in names]
+                gone = _with_comma(listed, listed.index(at))
+                help = Help(f"remove `{at.span.text}`", (Edit(gone, ""),), safe=True)
             scope.report("W1001", f"the import `{name.text}` is never used", name, help=help)
 
 
@@ -52,6 +57,14 @@ def _line(span: Span) -> Span:
     text = span.source.text
     end = span.end + 1 if text[span.end : span.end + 1] == "\n" else span.end
     return Span(span.source, span.start, end)
+
+
+def _with_comma(listed: Sequence[tree.Syntax], i: int) -> Span:
+    """A name of a list and what separates it from the next one, or the one before."""
+    span = listed[i].span
+    if i + 1 < len(listed):
+        return Span(span.source, span.start, listed[i + 1].span.start)
+    return Span(span.source, listed[i - 1].span.end, span.end)
 
 
 def _local(checking: Checking, local: Local) -> None:

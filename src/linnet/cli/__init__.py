@@ -18,6 +18,7 @@ from linnet.diagnostics import LinnetError
 # Name -> module with `add_arguments(parser)` and `run(args) -> int`, and one line of help.
 COMMANDS: dict[str, tuple[str, str]] = {
     "check": ("linnet.cli.check", "find every mistake in Linnet source, for all sizes"),
+    "lint": ("linnet.cli.lint", "check --strict and fmt --check in one"),
     "fmt": ("linnet.cli.fmt", "write Linnet source in its one style"),
     "explain": ("linnet.cli.explain", "what a finding's code means, with an example and its fix"),
     "run": ("linnet.cli.run", "ask a model of the zoo, and stream its answer"),

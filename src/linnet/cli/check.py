@@ -6,19 +6,28 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from linnet.check import check
 from linnet.cli import ERRORS, OK, USAGE, color
 from linnet.diagnostics import Diagnostic, Findings
 from linnet.render import render_json, render_text
+from linnet.source import Source
 from linnet.workspace import MANIFEST, SUFFIX, ModuleFile, Package, Workspace
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
     parser.add_argument("--strict", action="store_true", help="exit 1 on warnings too")
+    parser.add_argument(
+        "--fix", action="store_true", help="apply the fixes that are certain, then check again"
+    )
+    add_targets(parser)
+
+
+def add_targets(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--std", metavar="DIR", help="the standard library to check against")
     parser.add_argument(
         "paths", nargs="+", metavar="PATH", help="a .linnet file, a package, or a folder of them"
@@ -26,28 +35,82 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.std and not Path(args.std).is_dir():
-        print(f"linnet check: --std {args.std}: no such directory", file=sys.stderr)
+    checked = of_arguments(args, "check")
+    if checked is None:
         return USAGE
-    workspace = Workspace(std_root=args.std)
-    targets: list[Package | ModuleFile] = []
-    for path in map(Path, args.paths):
-        found = list(_targets(workspace, path))
-        if not found:
-            nothing = f"no {SUFFIX} file here" if path.exists() else "no such file or directory"
-            print(f"linnet check: {path}: {nothing}", file=sys.stderr)
-            return USAGE
-        targets.extend(found)
-    findings = _check(workspace, targets)
-    errors = sum(d.severity == "error" for d in findings)
+    fixed: list[Diagnostic] = []
+    unwritten = False
+    if args.fix:
+        fixed, unwritten = _fix(args, checked)
+        checked = Checked.of(args.paths, args.std)
     if args.json:
-        print(json.dumps(render_json(findings), indent=2))
+        document = render_json(checked.findings)
+        if args.fix:
+            document["fixed"] = render_json(fixed)["diagnostics"]
+        print(json.dumps(document, indent=2))
     else:
-        for diagnostic in findings:
-            print(render_text(diagnostic, color=color(args, sys.stdout)), end="\n\n")
-        files = sum(len(_files(workspace, target)) for target in targets)
-        print(_summary(files, errors, len(findings) - errors))
-    return ERRORS if errors or (args.strict and findings) else OK
+        for finding in fixed:
+            print(_what_was_fixed(finding))
+        print_findings(args, checked.findings)
+        print(f"{_fixes(len(fixed))}{checked.summary()}")
+    return ERRORS if unwritten or checked.fails(args.strict) else OK
+
+
+# ---------------------------------------------------------------- what is checked
+
+
+@dataclass
+class Checked:
+    """What the paths of a command line name, and the findings about it.
+
+    `nothing` are the paths that name nothing.
+    """
+
+    files: dict[Source, Path] = field(default_factory=dict[Source, Path])
+    std: Path | None = None
+    findings: tuple[Diagnostic, ...] = ()
+    nothing: list[Path] = field(default_factory=list[Path])
+
+    @staticmethod
+    def of(
+        paths: Sequence[str], std: str | None, texts: Mapping[Path, str] | None = None
+    ) -> Checked:
+        """Check files, packages and folders; `texts` stand for files that hold something else."""
+        overlays: dict[str | Path, str] = dict(texts.items()) if texts else {}
+        workspace = Workspace(overlays, std_root=std)
+        out = Checked(std=workspace.std.root)
+        targets: list[Package | ModuleFile] = []
+        for path in map(Path, paths):
+            found = list(_targets(workspace, path))
+            targets.extend(found)
+            if not found:
+                out.nothing.append(path)
+        if not out.nothing:
+            out.findings = _check(workspace, targets)
+            files = (file for target in targets for file in _files(workspace, target))
+            out.files = {file.source: file.path for file in files}
+        return out
+
+    def fails(self, strict: bool) -> bool:
+        return any(d.severity == "error" for d in self.findings) or (strict and bool(self.findings))
+
+    def summary(self) -> str:
+        errors = sum(d.severity == "error" for d in self.findings)
+        warnings = len(self.findings) - errors
+        counts = [counted(n, word) for n, word in ((errors, "error"), (warnings, "warning")) if n]
+        return f"{' and '.join(counts) or 'no findings'} in {counted(len(self.files), 'file')}"
+
+
+def of_arguments(args: argparse.Namespace, command: str) -> Checked | None:
+    """What the command line asks to check; None when it is wrong, which is said."""
+    if args.std and not Path(args.std).is_dir():
+        print(f"linnet {command}: --std {args.std}: no such directory", file=sys.stderr)
+        return None
+    checked = Checked.of(args.paths, args.std)
+    for path in checked.nothing[:1]:
+        nothing = f"no {SUFFIX} file here" if path.exists() else "no such file or directory"
+        print(f"linnet {command}: {path}: {nothing}", file=sys.stderr)
+    return None if checked.nothing else checked
 
 
 def _targets(workspace: Workspace, path: Path) -> Iterator[Package | ModuleFile]:
@@ -92,10 +155,60 @@ def _files(workspace: Workspace, target: Package | ModuleFile) -> tuple[ModuleFi
     return workspace.files_of(target) if isinstance(target, Package) else (target,)
 
 
-def _summary(files: int, errors: int, warnings: int) -> str:
-    counts = [_count(n, word) for n, word in ((errors, "error"), (warnings, "warning")) if n]
-    return f"{' and '.join(counts) or 'no findings'} in {_count(files, 'file')}"
+# ---------------------------------------------------------------- fixes
 
 
-def _count(number: int, word: str) -> str:
+def _fix(args: argparse.Namespace, first: Checked) -> tuple[list[Diagnostic], bool]:
+    """What was fixed in the files named, which are written; and whether one could not be."""
+    from linnet.cli.fmt import replace_file
+    from linnet.fixes import fix
+
+    checked = first
+
+    def check_again(texts: Mapping[Path, str]) -> tuple[Diagnostic, ...]:
+        nonlocal checked
+        if texts:
+            checked = Checked.of(args.paths, args.std, texts)
+        return checked.findings
+
+    def own(source: Source) -> Path | None:
+        path = checked.files.get(source)
+        within_std = path is not None and first.std is not None and first.std in path.parents
+        return None if within_std else path
+
+    fixed = fix(check_again, own)
+    lost: set[str] = set()
+    for path, text in fixed.texts.items():
+        before = next(s for s, p in first.files.items() if p == path)
+        try:
+            if path.read_bytes() != before.text.encode():
+                raise OSError(0, "it changed meanwhile, or is not UTF-8")
+            replace_file(Path(os.path.realpath(path)), text.encode())
+        except OSError as e:
+            print(f"linnet check: {path}: not fixed: {e.strerror}", file=sys.stderr)
+            lost.add(before.name)
+    return [d for d in fixed.applied if d.primary.span.source.name not in lost], bool(lost)
+
+
+def _what_was_fixed(finding: Diagnostic) -> str:
+    span = finding.primary.span
+    assert finding.help is not None
+    line = span.source.position(span.start).line
+    what = f"{finding.message}; {finding.help.text}"
+    return f"fixed {span.source.name}:{line}: {finding.code} {what}"
+
+
+def _fixes(count: int) -> str:
+    return f"{count} fixed; " if count else ""
+
+
+# ---------------------------------------------------------------- text
+
+
+def print_findings(args: argparse.Namespace, findings: Sequence[Diagnostic]) -> None:
+    for diagnostic in findings:
+        print(render_text(diagnostic, color=color(args, sys.stdout)), end="\n\n")
+
+
+def counted(number: int, word: str) -> str:
     return f"{number} {word}" if number == 1 else f"{number} {word}s"

@@ -83,7 +83,7 @@ def _file(path: Path, args: argparse.Namespace) -> int:
         if formatted == data:
             return OK
         if not args.check:
-            _replace(Path(os.path.realpath(path)), formatted)
+            replace_file(Path(os.path.realpath(path)), formatted)
     except OSError as e:
         print(f"linnet fmt: {path}: {e.strerror}", file=sys.stderr)
         return ERRORS
@@ -118,7 +118,7 @@ def _formatted(name: str, data: bytes, args: argparse.Namespace) -> bytes | None
     return formatted.encode("utf-8")
 
 
-def _replace(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes) -> None:
     """The file holds `data`, with the mode it had: at no moment anything else, or less."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:

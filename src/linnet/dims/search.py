@@ -18,15 +18,17 @@ LEVELS = (
     20,
 )  # the largest size tried, in turn; multiples of a known divisor go beyond
 STEPS = 1000  # sizes tried at each level
+SMALLER_STEPS = 3000  # sizes tried to find smaller ones than the first that do
 SAMPLE_STEPS = 400
 LARGE = 10**6  # constants beyond this are not tried as sizes
 
 
 def smallest(facts: Sequence[Relation], goal: Relation) -> Sizes | None:
-    """The smallest sizes found that satisfy the facts and break the goal, free of division by zero.
+    """The smallest sizes that satisfy the facts and break the goal, free of division by zero.
 
-    They hold every name of the goal and of the facts that share names with it, directly or not; the
-    remaining facts are satisfied by some sizes too.
+    Those with the fewest zeros, then the smallest sum, then the first in order of names. They hold
+    every name of the goal and of the facts that share names with it, directly or not; the remaining
+    facts are satisfied by some sizes too.
     """
     near, far = _related(facts, goal.names())
     if far and next(models(far), None) is None:
@@ -35,8 +37,17 @@ def smallest(facts: Sequence[Relation], goal: Relation) -> Sizes | None:
     for level in LEVELS:
         found = min(_walk(plan, level, STEPS), key=_size_key, default=None)
         if found is not None:
-            return found
+            return _smaller(plan, found)
     return None
+
+
+def _smaller(plan: _Plan, found: Sizes) -> Sizes:
+    """The smallest sizes that do what these do; sums beyond theirs are not looked at."""
+    most = sum(found.values())
+    if 0 in found.values() or most > LEVELS[-1] * len(found):
+        return found
+    level = most - len(found) + 1
+    return min(_walk(plan, level, SMALLER_STEPS, most=most), key=_size_key, default=found)
 
 
 def models(facts: Sequence[Relation]) -> Iterator[Sizes]:
@@ -210,10 +221,16 @@ def _constants(relations: Iterable[Relation]) -> set[int]:
     return {value for value in found if 0 <= value <= LARGE}
 
 
-def _walk(plan: _Plan, level: int, steps: int, turn: int = 0) -> Iterator[Sizes]:
-    """Sizes up to the level that satisfy the plan's relations, until the steps are used up."""
+def _walk(
+    plan: _Plan, level: int, steps: int, turn: int = 0, most: int | None = None
+) -> Iterator[Sizes]:
+    """Sizes up to the level that satisfy the plan's relations, until the steps are used up.
+
+    With `most`, only positive ones that add up to no more, and every completion of the wanted ones.
+    """
     sizes: Sizes = {}
     left = steps
+    total = 0
 
     def options(i: int) -> Sequence[int]:
         try:
@@ -232,22 +249,29 @@ def _walk(plan: _Plan, level: int, steps: int, turn: int = 0) -> Iterator[Sizes]
         return list(dict.fromkeys([*small[shift:], *small[:shift], *near]))
 
     def visit(i: int) -> Iterator[Sizes]:
-        nonlocal left
+        nonlocal left, total
         if i == len(plan.names):
             yield {name: sizes[name] for name in sorted(sizes)}
             return
         for value in options(i):
             if left <= 0:
                 return
-            left -= 1
             if value < 0:
                 continue
+            if most is not None:
+                rest = len(plan.names) - i - 1  # each of them at least 1
+                if value == 0 or total + value + rest > most:
+                    continue
+            left -= 1
             sizes[plan.names[i]] = value
+            total += value
             if all(relation.holds(sizes) for relation in plan.checks[i]):
                 for found in visit(i + 1):
                     yield found
-                    if i >= plan.goal:
+                    if i >= plan.goal and most is None:
+                        total -= value
                         return
+            total -= value
 
     if all(relation.holds({}) for relation in plan.fixed):
         yield from visit(0)

@@ -177,8 +177,8 @@ class Cursor:
             return "a string"
         return f"`{token.text}`" if len(token.text) <= 40 else f"`{token.text[:39]}…`"
 
-    def replace(self, text: str, span: Span, instead: str) -> Help:
-        return Help(text, (Edit(span, instead),))
+    def replace(self, text: str, span: Span, instead: str, *, safe: bool = True) -> Help:
+        return Help(text, (Edit(span, instead),), safe)
 
     def fix(self, instead: str, span: Span | None = None) -> Help:
         """Write this in place of a span, or of the token at hand."""
@@ -368,7 +368,7 @@ class Cursor:
             f"`{token.text}` is {kind} and cannot be a name",
             self.here(),
             code="E1004",
-            help=self.fix(token.text + "_"),
+            help=self.replace(f"write `{token.text}_`", self.here(), f"{token.text}_", safe=False),
         )
 
     def path(self, what: str) -> tree.Path:
@@ -406,10 +406,10 @@ class Cursor:
         if self.semicolons:
             more = len(self.semicolons) - 1
             text = f"remove it (and {more} more in this file)" if more else "remove it"
-            help = Help(text, tuple(Edit(s, "") for s in self.semicolons))
+            help = Help(text, tuple(Edit(s, "") for s in self.semicolons), safe=True)
             self.report("Linnet has no semicolons", self.semicolons[0], help=help)
 
     def report_commas(self, commas: list[Span], message: str) -> None:
         if commas:
-            help = Help("remove the commas", tuple(Edit(c, "") for c in commas))
+            help = Help("remove the commas", tuple(Edit(c, "") for c in commas), safe=True)
             self.report(message, commas[0], help=help)

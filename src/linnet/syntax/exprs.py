@@ -184,7 +184,8 @@ class Expressions(Cursor):
         if len(shape) > 1 and isinstance(shape[-1], tree.Name):
             dtype = shape[-1].text
             between = self.between(shape[-2].span.end, shape[-1].span.start)
-            return self.replace(f"write `; {dtype}]` if `{dtype}` is the dtype", between, "; ")
+            text = f"write `; {dtype}]` if `{dtype}` is the dtype"
+            return self.replace(text, between, "; ", safe=False)
         return "write `Tensor[B, S; f32]`"
 
     def dim(self) -> tree.Expr | tree.PackRef:
@@ -401,7 +402,7 @@ class Expressions(Cursor):
     def compare_help(self) -> Help | None:
         if self.token.kind != "=":
             return None
-        return self.replace("to compare, write `==`", self.here(), "==")
+        return self.replace("to compare, write `==`", self.here(), "==", safe=False)
 
     def index_name(self) -> tree.Ident | tree.PackRef:
         return self.pack() if self.token.kind == "*" else self.name("the name of an index")

@@ -171,7 +171,7 @@ class _Lexer:
                 "E1005",
                 f"`{written}` needs a digit before the point",
                 self.span(start, end),
-                help=Help(f"write `0{written}`", (Edit(self.span(start, start), "0"),)),
+                help=Help(f"write `0{written}`", (Edit(self.span(start, start), "0"),), safe=True),
             )
             self.push(FLOAT, start, end, 0.0)
             return end
@@ -218,7 +218,7 @@ class _Lexer:
             "E1001",
             "`#` is not part of the language",
             span,
-            help=Help("comments start with `//`", (Edit(span, "//"),)),
+            help=Help("comments start with `//`", (Edit(span, "//"),), safe=True),
         )
 
     # ------------------------------------------------------------ comments
@@ -332,7 +332,7 @@ class _Lexer:
             "E1003",
             "strings take straight double quotes",
             span,
-            help=Help('write "..."', (Edit(span, f'"{fix}"'),)),
+            help=Help('write "..."', (Edit(span, f'"{fix}"'),), safe=True),
         )
         self.push(STRING, start, end, inner)
 

@@ -615,7 +615,7 @@ class _Parser(Expressions):
             self.report(message, value.op_span, help=help_fix)
         else:
             before = self.between(at.start, at.start)
-            bind = self.replace("bind it: `let _ = ...`", before, "let _ = ")
+            bind = self.replace("bind it: `let _ = ...`", before, "let _ = ", safe=False)
             self.report(
                 "there are no expression statements",
                 at,

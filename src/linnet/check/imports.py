@@ -1,0 +1,65 @@
+"""The `use` line that a name is missing, and where it goes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from linnet.check.scope import Scope
+from linnet.diagnostics import Edit, Help
+from linnet.source import Source, Span
+from linnet.syntax import tree
+from linnet.workspace import ModuleFile
+
+_PUBLIC = re.compile(r"^pub (?:fn|op|block|struct|enum|type|const|entry) (\w+)", re.MULTILINE)
+
+
+def that_brings(scope: Scope, name: str) -> Help | None:
+    """The import of a name that just one module of `std` or of the own package makes public."""
+    homes = [f for f in _files(scope) if name in _PUBLIC.findall(f.source.text)]
+    own = scope.module.file
+    if len(homes) != 1 or homes[0] is own or name in scope.module.imports:
+        return None
+    path = ".".join(homes[0].name)
+    edit = _edit(scope.module.tree, path, name)
+    safe = path.startswith("std.")
+    return Help(f"import it: `use {path}::{{{name}}}`", (edit,) if edit else (), safe)
+
+
+def _files(scope: Scope) -> Iterator[ModuleFile]:
+    """The modules whose items a file may import, but for those of other packages."""
+    workspace = scope.checking.workspace
+    package = scope.module.file.package
+    if workspace is None:
+        return
+    yield from workspace.files_of(workspace.std)
+    if package is not workspace.std and package.root is not None:
+        yield from workspace.files_of(package)
+
+
+def _edit(file: tree.File, path: str, name: str) -> Edit | None:
+    """Adds the name to the list of its module's `use` line, or a line among the sorted ones."""
+    for use in file.uses:
+        if use.path.text == path and use.names:
+            return _listed(use.names, name)
+    line = f"use {path}::{{{name}}}"
+    after = [use for use in file.uses if use.path.text < path]
+    if after:
+        return _insert(file.source, after[-1].span.end, f"\n{line}")
+    if file.uses:
+        return _insert(file.source, file.uses[0].span.start, f"{line}\n")
+    if file.module is None:
+        return None
+    return _insert(file.source, file.module.span.end, f"\n\n{line}")
+
+
+def _listed(names: Sequence[tree.UseName], name: str) -> Edit:
+    for each in names:
+        if each.name.text > name:
+            return _insert(each.span.source, each.span.start, f"{name}, ")
+    last = names[-1].span
+    return _insert(last.source, last.end, f", {name}")
+
+
+def _insert(source: Source, at: int, text: str) -> Edit:
+    return Edit(Span(source, at, at), text)
