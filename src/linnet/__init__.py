@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from linnet.diagnostics import LinnetError as LinnetError
     from linnet.diagnostics import NestError as NestError
     from linnet.diagnostics import PlanError as PlanError
+    from linnet.ir import Program as Program
+    from linnet.ir import load_program as load_program
+    from linnet.ir import parse_binding as parse_binding
     from linnet.nest import load as load
     from linnet.syntax.format import format as format
     from linnet.weights import RawTensor as RawTensor
@@ -35,11 +38,14 @@ _HOME = {
     "LinnetError": "linnet.diagnostics",
     "NestError": "linnet.diagnostics",
     "PlanError": "linnet.diagnostics",
+    "Program": "linnet.ir",
     "RawTensor": "linnet.weights",
     "apply_bindings": "linnet.weights",
     "format": "linnet.syntax.format",
     "iter_safetensors": "linnet.weights",
     "load": "linnet.nest",
+    "load_program": "linnet.ir",
+    "parse_binding": "linnet.ir",
     "read_arrays": "linnet.weights",
     "read_bindings": "linnet.weights",
     "safetensors_files": "linnet.weights",

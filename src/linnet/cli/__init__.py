@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "lint": ("linnet.cli.lint", "check --strict and fmt --check in one"),
     "fmt": ("linnet.cli.fmt", "write Linnet source in its one style"),
     "explain": ("linnet.cli.explain", "what a finding's code means, with an example and its fix"),
+    "inspect": ("linnet.cli.inspect", "a program's tokens, tree, blocks, parameters, nodes"),
     "run": ("linnet.cli.run", "ask a model of the zoo, and stream its answer"),
     "nest": ("linnet.nest.__main__", "fetch and list the models of the zoo"),
 }

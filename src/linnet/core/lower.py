@@ -37,7 +37,7 @@ from linnet.types import (
     substitute_generic,
 )
 
-Generics = Mapping[str, int | str]
+Generics = Mapping[str, int | str | tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -206,17 +206,17 @@ def lower(
     unknown, unbound, of the wrong kind or break a where clause, and dimensions below zero.
     """
     require_ok(analysis)
-    module = _main_module(analysis)
-    block = _root_block(analysis, module, root)
+    module = main_module(analysis)
+    block = root_block(analysis, module, root)
     if block is None:
         return _lower_free(analysis, module, generics or {}, entries, main)
     info = analysis.blocks[block]
-    bindings = bind_generics(block.name.text, block.generics, info.facts, generics or {})
+    bindings = bind_generics(analysis, block, generics or {})
     lowering = Lowering(analysis)
     args = tuple(bindings[g.name.text] for g in block.generics)
     bound = lowering.bound(BlockType(block, block.name.text, args), {})
     presence = frozenset(p for p in lowering.optionals(info) if present(p))
-    listed = _bound_manifest(analysis, block, bindings)
+    listed = bound_manifest(analysis, block, bindings)
     found: dict[str, Function] = {}
     available = [m for m in block.methods if m.kind == "entry"]
     for fn in _chosen(available, entries, block.name.text):
@@ -300,14 +300,16 @@ def require_ok(analysis: Analysis) -> None:
         )
 
 
-def _main_module(analysis: Analysis) -> Module:
+def main_module(analysis: Analysis) -> Module:
+    """The module that a program is named by: `lib.linnet` where it was asked for."""
     for module in analysis.roots:
         if module.file.source.name.endswith("lib.linnet"):
             return module
     return analysis.roots[0]
 
 
-def _root_block(analysis: Analysis, module: Module, root: str | None) -> tree.Block | None:
+def root_block(analysis: Analysis, module: Module, root: str | None) -> tree.Block | None:
+    """The block of this name, else the one root; None where there is none."""
     if root is not None:
         item = module.items.get(root)
         if isinstance(item, tree.Block):
@@ -322,38 +324,45 @@ def _root_block(analysis: Analysis, module: Module, root: str | None) -> tree.Bl
 
 
 def bind_generics(
-    owner: str,
-    params: tuple[tree.GenericParam, ...],
-    facts: tuple[Relation, ...],
-    given: Generics,
+    analysis: Analysis, block: tree.Block, given: Generics
 ) -> dict[str, GenericValue]:
     """Every generic of a root block bound to a constant, and its where clauses true."""
-    names = [g.name.text for g in params]
-    for name in given:
-        if name not in names:
-            raise PlanError(f"{owner} has no generic {name}{_near(name, names)}")
-    out: dict[str, GenericValue] = {}
-    missing: list[str] = []
-    for g in params:
-        name = g.name.text
-        if name in given:
-            out[name] = _generic(owner, g, given[name])
-        elif g.default is not None:
-            out[name] = _default(owner, g, out)
-        else:
-            missing.append(name)
+    owner, names = block.name.text, [g.name.text for g in block.generics]
+    out = bind_given(analysis, block, given)
+    missing = [n for n in names if n not in out]
     if missing:
+        needed = [
+            g.name.text for g in block.generics if g.default is None and g.name.text in missing
+        ]
         raise PlanError(
-            f"{owner} needs values for {', '.join(missing)}: "
-            f"generics={{{', '.join(f'{n!r}: ...' for n in missing)}}}"
+            f"{owner} needs values for {', '.join(needed)}: "
+            f"generics={{{', '.join(f'{n!r}: ...' for n in needed)}}}"
         )
     sizes = {n: v.constant for n, v in out.items() if isinstance(v, Dim) and v.constant is not None}
-    for fact in facts:
+    for fact in analysis.blocks[block].facts:
         if not _holds(fact, sizes):
             used = ", ".join(
                 f"{n} = {sizes[n]}" for n in names if n in fact.left.names() | fact.right.names()
             )
             raise PlanError(f"{owner} requires {fact}, which does not hold with {used}")
+    return out
+
+
+def bind_given(analysis: Analysis, block: tree.Block, given: Generics) -> dict[str, GenericValue]:
+    """What is given, and the defaults that follow from it, as constants."""
+    owner, names = block.name.text, [g.name.text for g in block.generics]
+    for name in given:
+        if name not in names:
+            raise PlanError(f"{owner} has no generic {name}{_near(name, names)}")
+    out: dict[str, GenericValue] = {}
+    for g in block.generics:
+        name = g.name.text
+        if name in given:
+            out[name] = _generic(owner, g, given[name])
+        elif g.default is not None:
+            value = _default(analysis, owner, g, out)
+            if value is not None:
+                out[name] = value
     return out
 
 
@@ -364,7 +373,7 @@ def _holds(fact: Relation, sizes: Mapping[str, int]) -> bool:
         return False
 
 
-def _generic(owner: str, g: tree.GenericParam, value: int | str) -> GenericValue:
+def _generic(owner: str, g: tree.GenericParam, value: object) -> GenericValue:
     name = g.name.text
     if g.pack:
         raise PlanError(f"{owner}: the pack *{name} cannot be bound from outside")
@@ -377,7 +386,7 @@ def _generic(owner: str, g: tree.GenericParam, value: int | str) -> GenericValue
     return Dim.of(value)
 
 
-def _dtype(owner: str, g: tree.GenericParam, value: int | str) -> DType:
+def _dtype(owner: str, g: tree.GenericParam, value: object) -> DType:
     name = g.name.text
     dtype = DTYPES.get(value) if isinstance(value, str) else None
     if dtype is None:
@@ -387,48 +396,32 @@ def _dtype(owner: str, g: tree.GenericParam, value: int | str) -> DType:
     return dtype
 
 
-def _default(owner: str, g: tree.GenericParam, out: Mapping[str, GenericValue]) -> GenericValue:
+def _default(
+    analysis: Analysis, owner: str, g: tree.GenericParam, out: Mapping[str, GenericValue]
+) -> GenericValue | None:
+    """The default in the generics before it; None where it needs one that is not bound."""
     default = g.default
     assert default is not None
     if g.kind.text != "Dim":
         assert isinstance(default, tree.Name)
-        value = DTYPES.get(default.text) or out[default.text]
-        assert isinstance(value, DType)
-        return value
-    sizes = {n: v.constant for n, v in out.items() if isinstance(v, Dim) and v.constant is not None}
-    return Dim.of(_arithmetic(owner, g.name.text, default, sizes))
+        return DTYPES.get(default.text) or out.get(default.text)
+    value = analysis.dims[default]
+    if value.names() - out.keys():
+        return None
+    folded = value.substitute(dim_bindings(out))
+    if folded.constant is None:
+        raise PlanError(f"{owner}: the default of {g.name.text} divides by zero: {folded}")
+    if folded.constant < 0:
+        raise PlanError(f"{owner}: the default of {g.name.text}, {value}, is {folded}, negative")
+    return folded
 
 
-def _arithmetic(owner: str, name: str, e: tree.Expr, sizes: Mapping[str, int]) -> int:
-    match e:
-        case tree.IntLit(value=value):
-            return value
-        case tree.Name(text=text):
-            return sizes[text]
-        case tree.Paren(value=inner):
-            return _arithmetic(owner, name, inner, sizes)
-        case tree.Binary(op=op, left=left, right=right):
-            a = _arithmetic(owner, name, left, sizes)
-            b = _arithmetic(owner, name, right, sizes)
-            if op in "/%" and b == 0:
-                raise PlanError(f"{owner}: the default of {name} divides {a} by zero")
-            return (
-                {"+": a + b, "-": a - b, "*": a * b}[op]
-                if op in "+-*"
-                else (a // b if op == "/" else a % b)
-            )
-        case tree.Call(callee=tree.Name(text="min" | "max" as text), args=args):
-            pick = min if text == "min" else max
-            return pick(_arithmetic(owner, name, a.value, sizes) for a in args)
-        case _:
-            raise AssertionError(f"the default of {name} is not arithmetic")
-
-
-def _bound_manifest(
+def bound_manifest(
     analysis: Analysis,
     block: tree.Block,
     bindings: Mapping[str, GenericValue],
 ) -> Manifest:
+    """Every param, buffer and state of a root block whose generics are all constants."""
     dims = dim_bindings(bindings)
     out: list[ManifestEntry] = []
     for entry in manifest(analysis, block):
