@@ -176,7 +176,8 @@ def test_a_default_may_use_constants_and_needs_what_it_names(tmp_path: Path) -> 
     file = tmp_path / "x.linnet"
     file.write_text(
         "module x\n\nconst N = 4\n\nblock B<A: Dim, H: Dim = N * 2, K: Dim = H / A>\n"
-        "where A > 0\n{\n    param w: Tensor[K; f32]\n\n    entry f() -> f32 {\n        return 1.0\n    }\n}\n"
+        "where A > 0\n{\n    param w: Tensor[K; f32]\n\n    "
+        "entry f() -> f32 {\n        return 1.0\n    }\n}\n"
     )
     program = load_program(file)
     assert program.lower({"A": 2}).generics == {"A": 2, "H": 8, "K": 4}
