@@ -64,7 +64,7 @@ def i32(*values: int) -> np.ndarray:
 
 def everything() -> list[Case]:
     """Every case of every module."""
-    from std import attention_cases, cache_cases
+    from std import attention_cases, cache_cases, conv_cases, quant_cases
 
     tables: list[Callable[[], Iterator[Case]]] = [
         linalg,
@@ -81,6 +81,11 @@ def everything() -> list[Case]:
         parallel,
         cache_cases.cache,
         attention_cases.attention,
+        conv_cases.conv,
+        conv_cases.pool,
+        conv_cases.resize,
+        quant_cases.moe,
+        quant_cases.quant,
     ]
     return [case for table in tables for case in table()]
 

@@ -1,4 +1,4 @@
-"""Running one function of `std` in the reference, from a case."""
+"""Running one function of `std` in the reference or in PyTorch, from a case."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 import linnet
 from linnet.check import check
 from linnet.check.analysis import Analysis
 from linnet.core.ir import Program
 from linnet.core.lower import lower_function
+from linnet.core.passes import optimize
+from linnet.policy import Policy
 from linnet.reference import evaluate
 from linnet.syntax import tree
-from linnet.weights.arrays import dtype_name
+from linnet.torch import LinnetModule
+from linnet.torch.runtime import _tensor_of
+from linnet.weights.arrays import as_array, dtype_name
 from linnet.workspace import Workspace
 from std.cases import Case
 
@@ -52,6 +57,25 @@ def function(op: str) -> tree.Fn:
 
 def run(case: Case) -> Any:
     """What the reference gives for a case, out of range reads refused unless it is about them."""
+    key, given, sizes = prepared(case)
+    program = lowered(*key)
+    checked = "outside is clamped" not in case.label
+    return evaluate(program, program.main, given, generics=sizes, checked=checked)
+
+
+def run_torch(case: Case, policy: Policy) -> np.ndarray:
+    """What PyTorch gives for a case."""
+    key, given, sizes = prepared(case)
+    module = compiled(key, policy)
+    return as_array(module.run_entry(module.program.main, [_tensor_of(x) for x in given], sizes))
+
+
+# A function, its dtypes, the number of axes of its packs, and the parameters that are not passed.
+Key = tuple[str, tuple[tuple[str, str], ...], tuple[tuple[str, int], ...], tuple[str, ...]]
+
+
+def prepared(case: Case) -> tuple[Key, list[np.ndarray], dict[str, int]]:
+    """What a case's function is lowered for, its inputs in order, and the sizes that it names."""
     fn = function(case.op)
     inputs = {p.name.text: case.inputs.get(p.name.text, default(p)) for p in fn.params}
     given = {name: np.asarray(value) for name, value in inputs.items() if value is not None}
@@ -59,10 +83,13 @@ def run(case: Case) -> Any:
     sizes = {name: value for name, value in case.generics.items() if isinstance(value, int)}
     dtypes |= {n: dtype_name(v) for n, v in case.generics.items() if isinstance(v, np.dtype)}
     absent = tuple(name for name in inputs if name not in given)
-    program = lowered(case.op, tuple(dtypes.items()), tuple(ranks.items()), absent)
-    name = fn.name.text
-    checked = "outside is clamped" not in case.label
-    return evaluate(program, name, list(given.values()), generics=sizes, checked=checked)
+    key = (case.op, tuple(dtypes.items()), tuple(ranks.items()), absent)
+    return key, list(given.values()), sizes
+
+
+@cache
+def compiled(key: Key, policy: Policy) -> LinnetModule:
+    return LinnetModule(optimize(lowered(*key), policy), policy, torch.device("cpu"))
 
 
 @cache

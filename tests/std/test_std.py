@@ -5,18 +5,42 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from linnet.diagnostics import PlanError
+from linnet.policy import tolerance
 from linnet.syntax import tree
+from linnet.weights import dtype_name
 from std.cases import Case, everything
-from std.running import analysed, module_name, modules, parsed, run
+from std.running import analysed, module_name, modules, parsed, run, run_torch
 
 CASES = everything()
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_case(case: Case) -> None:
-    found, expected = np.asarray(run(case)), case.expected
+    compare(np.asarray(run(case)), case.expected, case.tolerance)
+
+
+@pytest.mark.parametrize("case", {case.op: case for case in reversed(CASES)}.values(), ids=str)
+def test_in_torch(case: Case) -> None:
+    compare(run_torch(case, "exact"), case.expected, case.tolerance)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_case_in_torch(case: Case) -> None:
+    compare(run_torch(case, "exact"), case.expected, case.tolerance)
+    limit = case.tolerance
+    if case.expected.dtype.kind not in "iub":
+        dtypes = [case.expected.dtype, *(x.dtype for x in case.inputs.values() if x is not None)]
+        narrow = [name for dtype in dtypes if (name := dtype_name(dtype)) in ("bf16", "f16")]
+        limit = max(limit, tolerance("fast", narrow[0] if narrow else "f32"))
+    compare(run_torch(case, "fast"), case.expected, limit)
+
+
+def compare(found: np.ndarray, expected: np.ndarray, limit: float) -> None:
+    """Equal bits, NaN as NaN, where the limit is 0; else close, relative to the largest value."""
     assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
-    if case.tolerance == 0:
+    if limit == 0:
         assert np.array_equal(found, expected, equal_nan=expected.dtype.kind not in "iub")
         return
     found, expected = found.astype(np.float64), expected.astype(np.float64)
@@ -24,7 +48,24 @@ def test_case(case: Case) -> None:
     assert np.array_equal(found[~finite], expected[~finite], equal_nan=True)
     off = np.abs(found[finite] - expected[finite])
     if off.size:
-        assert off.max() <= case.tolerance * np.abs(expected[finite]).max()
+        assert off.max() <= limit * np.abs(expected[finite]).max()
+
+
+@pytest.mark.parametrize(("op", "sizes"), [("conv2d", {}), ("max_pool2d", {"K": 3})], ids=str)
+def test_a_window_that_does_not_fit_is_refused(op: str, sizes: dict[str, int]) -> None:
+    for height, found in ((2, "indexes an axis of size 0 (H + 2 * Pad - K + 1"), (1, "is -1")):
+        inputs = {"x": np.zeros((1, 2, height, 5), np.float32)}
+        if op == "conv2d":
+            inputs["weight"] = np.zeros((4, 2, 3, 3), np.float32)
+        module = "conv" if op == "conv2d" else "pool"
+        generics = {**sizes, "Stride": 2, "Pad": 0}
+        case = Case(f"std.nn.{module}.{op}", "too small", inputs, np.zeros(0), generics)
+        for attempt in (run, lambda case: run_torch(case, "exact"), lambda c: run_torch(c, "fast")):
+            with pytest.raises(PlanError) as refused:
+                attempt(case)
+            text = str(refused.value)
+            assert found in text and "H + 2 * Pad - K + 1" in text
+            assert f"H = {height} from axis 2 of x" in text and "K = 3" in text
 
 
 def test_every_public_function_has_cases() -> None:
