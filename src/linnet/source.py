@@ -73,6 +73,10 @@ class Span:
     def text(self) -> str:
         return self.source.text[self.start : self.end]
 
+    def covers(self, other: Span) -> bool:
+        same = self.source is other.source
+        return same and self.start <= other.start and other.end <= self.end
+
     def to(self, other: Span) -> Span:
         """From the start of this span to the end of `other`."""
         return Span(self.source, self.start, other.end)

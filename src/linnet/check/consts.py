@@ -72,6 +72,8 @@ def extent(scope: Scope, e: tree.Expr) -> Dim | None:
 
 
 def refuse_negative(scope: Scope, e: tree.Expr, size: Dim) -> None:
+    if not scope.first_negative(size):
+        return
     value = f": {size}" if str(size) != text_of(e) else ""
     notes, broken = negative_at(scope, size)
     message = f"the dimension `{text_of(e)}` is negative{value}"

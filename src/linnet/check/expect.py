@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from linnet.check.analysis import BlockInfo, PreludeCall
-from linnet.check.scope import Scope
+from linnet.check.scope import ClauseHelp, Scope
 from linnet.core import rules
 from linnet.core.rules import Broken, Obligation
 from linnet.diagnostics import Counterexample, Edit, Help, Label
@@ -197,15 +197,15 @@ def _same_size(clause: Relation) -> bool:
 def where_help(scope: Scope, clauses: Sequence[Relation]) -> Help:
     text = ", ".join(str(clause) for clause in dict.fromkeys(clauses))
     edit = _where_edit(scope, frozenset().union(*(c.names() for c in clauses)), text)
-    return Help(f"add `where {text}`", (edit,) if edit is not None else ())
+    edits = (edit,) if edit is not None else ()
+    # That two sizes are equal is often not what was forgotten: each place is told of it.
+    missing = tuple(c for c in clauses if not _same_size(c))
+    return ClauseHelp(f"add `where {text}`", edits, clauses=missing)
 
 
 def _where_edit(scope: Scope, names: frozenset[str], clauses: str) -> Edit | None:
     """Adds clauses to the block if they name no generics of the function, else to that."""
-    owner: tree.Block | tree.Fn | None = scope.fn
-    block_names = {g.name.text for g in scope.block.generics} if scope.block else set[str]()
-    if scope.block is not None and names <= block_names:
-        owner = scope.block
+    owner = scope.clause_owner(names)
     if owner is None or any(n.startswith("*") for n in names):
         return None
     if owner.where:

@@ -51,6 +51,7 @@ from linnet.diagnostics import Edit, Help, Label
 from linnet.dims import Dim, Relation
 from linnet.source import Span
 from linnet.syntax import tree
+from linnet.syntax.tokens import KEYWORDS, RESERVED_WORDS
 from linnet.types import (
     BOOL,
     I64,
@@ -77,6 +78,7 @@ from linnet.types import (
 ARITHMETIC = {"+": "add", "-": "sub", "*": "mul", "/": "div", "%": "rem"}
 BITWISE = {"|": "or", "^": "xor", "&": "and"}
 COMPARISON = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
+NOT_NAMES = KEYWORDS | RESERVED_WORDS  # the parser reports one that stands for a name
 
 
 def infer(scope: Scope, e: tree.Expr, hint: Expected | None = None) -> Type:
@@ -206,7 +208,8 @@ def _float(scope: Scope, e: tree.FloatLit, hint: Expected | None) -> Type:
 
 
 def _string(scope: Scope, e: tree.StringLit, hint: Expected | None) -> Type:
-    scope.report("E2101", "a string is not a value of any type", e)
+    if not any(d.code == "E1003" and e.span.covers(d.primary.span) for d in scope.findings.items):
+        scope.report("E2101", "a string is not a value of any type", e)
     return UNKNOWN
 
 
@@ -264,7 +267,7 @@ def unknown_name(
 ) -> None:
     """Report a name that means nothing, once in each function; `names` are those it may mean."""
     key = (scope.block or scope.fn or scope.module, name.text)
-    if key in scope.checking.unknown_names:
+    if key in scope.checking.unknown_names or name.text in NOT_NAMES:  # reported when read
         return
     scope.checking.unknown_names.add(key)
     if names is None:

@@ -396,6 +396,9 @@ def _entry(
         symbol = scope.lookup(inner.text)
         starred = isinstance(item, tree.PackRef)
         if symbol is None:
+            if inner.text in scope.unlisted:
+                return None
+            scope.unlisted.add(inner.text)
             star = "*" if starred else ""
             scope.report(
                 "E3101",
@@ -437,6 +440,8 @@ def _place(
 ) -> IndexVar | None:
     """An index stands on an axis; its extent is compared when all places are known."""
     scope.index_uses += 1
+    if index in scope.lost:
+        return None
     if isinstance(axis, Pack) and not (starred and index.pack):
         star = f"`*{index.name}` on the left and here" if not index.pack else f"`*{index.name}`"
         message = f"`{index.name}` is one index; {of} is the pack `{axis}`, any number of axes"
@@ -514,8 +519,9 @@ def _close(
         for other in places[1:]:
             if not _same_extent(scope, index, first, other):
                 break
-        extent = first.extent
-        extents.append((extent,) if isinstance(extent, Pack) else extent)
+        else:
+            extent = first.extent
+            extents.append((extent,) if isinstance(extent, Pack) else extent)
     if len(extents) != len(indices):
         return None
     frame = Frame(tuple(indices), tuple(extents))
@@ -557,13 +563,15 @@ def _same_extent(scope: Scope, index: IndexVar, first: Place, other: Place) -> b
 
 def index_let(scope: Scope, s: tree.IndexLet) -> None:
     """`let y[i, *s] = e`: a tensor whose axes are the extents of its indices."""
+    errors = scope.findings.errors
+    scope.unlisted.clear()
     with scope.nested(), scope.mode(True):
         indices = _declare(scope, s.outputs, reduced=False)
         body = exprs.settled(scope, s.value)
     frame = _close(scope, s, indices, "E3103", body)
     found: Type = UNKNOWN
     if isinstance(body, TensorType):
-        if frame is not None and len(indices) == len(s.outputs):
+        if frame is not None and scope.findings.errors == errors:
             shape: list[Axis] = []
             for extent in frame.extents:
                 if isinstance(extent, Dim):
@@ -589,6 +597,8 @@ def reduction(scope: Scope, e: tree.Reduction, hint: Expected | None) -> Type:
         hint = None
     else:
         hint = exprs.scalar_hint(hint)
+    if not scope.elements:
+        scope.unlisted.clear()
     with scope.nested(), scope.mode(True):
         indices = _declare(scope, e.indices, reduced=True)
         body = exprs.value(scope, e.body, hint)

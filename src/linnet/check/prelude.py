@@ -310,9 +310,10 @@ def _reshape(scope: Scope, e: tree.Call, args: Args, hint: Expected | None) -> T
 
 
 def _negative(scope: Scope, at: tree.Expr, extent: Dim) -> Type:
-    notes, broken = negative_at(scope, extent)
-    message = f"the dimension `{extent}` is negative"
-    scope.report("E2208", message, at, notes=notes, counterexample=broken)
+    if scope.first_negative(extent):
+        notes, broken = negative_at(scope, extent)
+        message = f"the dimension `{extent}` is negative"
+        scope.report("E2208", message, at, notes=notes, counterexample=broken)
     return UNKNOWN
 
 

@@ -48,6 +48,13 @@ def prelude_names() -> frozenset[str]:
     return NAMES
 
 
+@dataclass(frozen=True, slots=True)
+class ClauseHelp(Help):
+    """To add these `where` clauses."""
+
+    clauses: tuple[Relation, ...] = ()
+
+
 class Known:
     """The facts of a scope, and what was already asked of them."""
 
@@ -154,6 +161,10 @@ class Checking:
     replaced: dict[str, tree.Const] = field(default_factory=dict[str, tree.Const])
 
     # Items and methods with a syntax error in their head: what uses them is silent.
+    assumed: dict[tree.Syntax, list[Relation]] = field(
+        default_factory=dict[tree.Syntax, list[Relation]]
+    )
+    negative: set[tuple[object, Dim]] = field(default_factory=set[tuple[object, Dim]])
     broken: set[tree.Syntax] = field(default_factory=set[tree.Syntax])
     clouded: set[tree.Syntax] = field(default_factory=set[tree.Syntax])
     unknown_names: set[tuple[object, str]] = field(default_factory=set[tuple[object, str]])
@@ -166,6 +177,7 @@ class Checking:
     def known(self, relations: tuple[Relation, ...], *of: tree.Syntax | None) -> Known:
         """The facts of these declarations, with what was already asked of them elsewhere."""
         clouded = any(each in self.clouded for each in of)
+        relations += tuple(r for each in of if each for r in self.assumed.get(each, ()))
         key = (clouded, relations)
         if key not in self._known:
             self._known[key] = Known(relations, clouded=clouded)
@@ -193,6 +205,9 @@ class Scope:
     paths: dict[Local, str] = field(default_factory=dict[Local, str])
     places: dict[IndexVar, list[Place]] = field(default_factory=dict[IndexVar, list[Place]])
     lost: set[IndexVar] = field(default_factory=set[IndexVar])  # stand on something unknown
+    unlisted: set[str] = field(
+        default_factory=set[str]
+    )  # reported names of no index, in this `let`
     elements: bool = False
     index_uses: int = 0
     pending: list[tuple[Dim, Span]] | None = None
@@ -219,7 +234,10 @@ class Scope:
         help: Help | str | None = None,
         counterexample: Counterexample | None = None,
     ) -> None:
-        """Add a finding at a node."""
+        """Add a finding at a node.
+
+        A clause that it says is missing is missing once: later obligations may rest on it.
+        """
         span = at if isinstance(at, Span) else at.span
         self.findings.add(
             code,
@@ -231,6 +249,31 @@ class Scope:
             help=help,
             counterexample=counterexample,
         )
+        if isinstance(help, ClauseHelp):
+            self.assume(help.clauses)
+
+    def first_negative(self, size: Dim) -> bool:
+        """Whether this size is met for the first time here, and not where it was refused."""
+        key = (self.fn or self.block or self.module, size)
+        if size.constant is not None or key not in self.checking.negative:
+            self.checking.negative.add(key)
+            return True
+        return False
+
+    def assume(self, clauses: tuple[Relation, ...]) -> None:
+        """Take clauses reported as missing for facts, here and wherever they would hold."""
+        names = frozenset[str]().union(*(c.names() for c in clauses))
+        owner = self.clause_owner(names)
+        if owner is not None:
+            self.checking.assumed.setdefault(owner, []).extend(clauses)
+            relations = (*self.known.facts.relations, *clauses)
+            self.known = self.checking.known(relations, self.fn, self.block)
+
+    def clause_owner(self, names: frozenset[str]) -> tree.Block | tree.Fn | None:
+        """Where a clause about these generics belongs: at the block, if it has all of them."""
+        if self.block is not None and names <= {g.name.text for g in self.block.generics}:
+            return self.block
+        return self.fn
 
     def proves(self, op: RelationOp, left: Dim, right: Dim | int) -> bool:
         return self.known.proves(Relation(op, left, Dim.of(right)))
@@ -326,6 +369,7 @@ class Scope:
             paths={},
             places={},
             lost=set(),
+            unlisted=set(),
             touched=Touched(),
             params={},
             pending=None,
@@ -498,7 +542,7 @@ def _target(scope: Scope, use: tree.Use) -> Module | None:
         names = [checking.modules[f].name for f in chain]
         scope.report(
             "E1206",
-            f"modules import each other: {' -> '.join([*names, names[0]])}",
+            f"modules import each other: {' -> '.join([names[-1], *names])}",
             use.path,
             help="move what both need into a module of its own",
         )

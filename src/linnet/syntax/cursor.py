@@ -25,6 +25,7 @@ from linnet.syntax.tokens import (
     MEMBER_WORDS,
     NAME,
     RESERVED,
+    RESERVED_WORDS,
     STATEMENT_WORDS,
     STRING,
     TOP_WORDS,
@@ -65,6 +66,7 @@ class Cursor:
         self.failed_at = -1
         self.too_deep = False
         self.semicolons: list[Span] = []
+        self.not_names: dict[str, list[Span]] = {}  # words of the language that stand for names
 
     # ------------------------------------------------------------ tokens and spans
 
@@ -362,14 +364,19 @@ class Cursor:
         return self.token.kind in KEYWORDS and self.peek().kind in _FOLLOWS_NAME
 
     def reserved_as_name(self) -> None:
-        token = self.token
-        kind = "reserved" if token.kind == RESERVED else "a keyword"
-        self.report(
-            f"`{token.text}` is {kind} and cannot be a name",
-            self.here(),
-            code="E1004",
-            help=self.replace(f"write `{token.text}_`", self.here(), f"{token.text}_", safe=False),
-        )
+        self.not_names.setdefault(self.token.text, []).append(self.here())
+
+    def report_reserved(self) -> None:
+        """A word that cannot be a name is one finding, however often the name stands in a file."""
+        for word, places in self.not_names.items():
+            kind = "reserved" if word in RESERVED_WORDS else "a keyword"
+            more = f" (and {len(places) - 1} more in this file)" if len(places) > 1 else ""
+            self.report(
+                f"`{word}` is {kind} and cannot be a name",
+                places[0],
+                code="E1004",
+                help=Help(f"write `{word}_`{more}", tuple(Edit(p, word + "_") for p in places)),
+            )
 
     def path(self, what: str) -> tree.Path:
         start = self.token.start

@@ -54,6 +54,7 @@ class _Parser(Expressions):
             if not self.skip_semicolons():
                 self.attempt(lambda: self.top_level(uses, items))
         self.report_semicolons()
+        self.report_reserved()
         whole = self.between(0, len(self.source.text))
         return tree.File(whole, self.source, module, tuple(uses), tuple(items), self.comments)
 
