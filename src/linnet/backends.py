@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from types import ModuleType
 
 from linnet.core.derive import dtype_of
-from linnet.core.ir import Call
+from linnet.core.ir import Call, Function, Program, functions_of
 from linnet.diagnostics import PlanError
+from linnet.emit import ordered
 from linnet.policy import Policy, allows
 from linnet.types import DType
 
@@ -89,19 +90,73 @@ Kernels = Mapping[str, Sequence[Kernel]]
 
 def choose(kernels: Kernels, call: Call, policy: Policy) -> tuple[Kernel | None, dict[str, str]]:
     """The first kernel that the policy allows and that accepts the call, and why others do not."""
-    refusals: dict[str, str] = {}
+    kernel, refused = consider(kernels, call, policy)
+    return kernel, {refusal.kernel.run: refusal.reason for refusal in refused}
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A kernel that a call did not get, and why."""
+
+    kernel: Kernel
+    reason: str
+
+
+def consider(
+    kernels: Kernels, call: Call, policy: Policy
+) -> tuple[Kernel | None, tuple[Refusal, ...]]:
+    """The kernel that a call gets under a policy, and those that were preferred and refused."""
+    refused: list[Refusal] = []
     op = call.function.op
     # An op outside std shares no identity with one of std's, whatever it is called.
     if op is None or op.package != "std":
-        return None, refusals
+        return None, ()
     for kernel in kernels.get(str(op), ()):
         reason = kernel.accepts(call)
         if not allows(policy, kernel.policy):
             reason = f"needs numerics={kernel.policy!r}"
         if reason is None:
-            return kernel, refusals
-        refusals[kernel.run] = reason
-    return None, refusals
+            return kernel, tuple(refused)
+        refused.append(Refusal(kernel, reason))
+    return None, tuple(refused)
+
+
+def calls_in(function: Function) -> Iterator[Call]:
+    """The calls of a function, those in its loops and branches among them, in their order."""
+    for node in ordered(function.results):
+        if isinstance(node, Call):
+            yield node
+        else:
+            for body in functions_of(node):
+                yield from calls_in(body)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choice:
+    """What a call of an op gets: a kernel, or None for its body."""
+
+    call: Call
+    kernel: Kernel | None
+    refused: tuple[Refusal, ...]
+
+
+def choices(kernels: Kernels, program: Program, policy: Policy) -> list[Choice]:
+    """Every call of an op that is made when entries run: a kernel makes none."""
+    found: list[Choice] = []
+    done: set[Function] = set()
+    waiting = list(program.entries.values())
+    while waiting:
+        function = waiting.pop(0)
+        if function in done:
+            continue
+        done.add(function)
+        for call in calls_in(function):
+            kernel, refused = consider(kernels, call, policy)
+            if call.function.op is not None:
+                found.append(Choice(call, kernel, refused))
+            if kernel is None:
+                waiting.append(call.function)
+    return found
 
 
 def call_dtype(call: Call) -> DType:

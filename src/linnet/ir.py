@@ -310,11 +310,15 @@ class Program:
                 value = self.analysis.dims[g.default].substitute(dim_bindings(bound))
                 facts.append(Relation("==", Dim.of(g.name.text), value))
         known = [f for f in facts if f.names()]
-        # A model of one head or layer hides what a larger one shows.
-        for least in (2, 1, 4, 0):
-            floors = [Relation(">=", Dim.of(n), Dim.of(least)) for n in names]
-            for sizes in islice(models([*known, *floors]), 3):
-                yield {n: sizes[n] for n in names}
+        # The first two differ in what a size of 1 changes.
+        found = [
+            list(
+                islice(models([*known, *(Relation(">=", Dim.of(n), Dim.of(m)) for n in names)]), 2)
+            )
+            for m in (2, 1, 4, 0)
+        ]
+        for sizes in (group[i] for i in (0, 1) for group in found if i < len(group)):
+            yield {n: sizes[n] for n in names}
 
     def lower(
         self,

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+import linnet
 from linnet.cli import main
 
+PACKAGE = str(Path(linnet.__file__).parent)
 Terminal = Callable[..., str]
 
 
@@ -30,6 +32,6 @@ def terminal(
             out, err = capsys.readouterr()
             streams = [out, *(f"[stderr] {part}" for part in err.splitlines(keepends=True))]
             seen.append(f"$ {line}\n{''.join(streams)}[status {status}]\n")
-        return "\n".join(seen).replace(str(tmp_path), "TMP")
+        return "\n".join(seen).replace(str(tmp_path), "TMP").replace(PACKAGE, "LINNET")
 
     return run

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from linnet.backends import BACKENDS, Backend, choices
 from linnet.cli import explain, main
 from linnet.diagnostics import CODES
+from linnet.ir import load_program
+from linnet.policy import POLICIES, Policy
 
 Terminal = Callable[..., str]
 Golden = Callable[..., None]
@@ -53,6 +57,83 @@ def test_a_terminal_gets_colours(
     assert "`" not in styled.split("```")[0]
     assert main(["explain", "E2201", "--no-color"]) == 0
     assert capsys.readouterr().out == PAGE
+
+
+PROGRAM = """module small
+
+use std.nn.linear::{Linear}
+use std.nn.parallel::{all_gather}
+use std.nn.activations::{sigmoid}
+use std.linalg::{matmul}
+
+pub block Small<H: Dim, Shards: Dim, T: Float>
+where
+    H > 0,
+    Shards > 0
+{
+    sub layers: [Linear<H, H, T>; 2]
+
+    entry forward<B: Dim>(x: Tensor[B, H; T]) -> Tensor[B, H * Shards; T] {
+        var y = x
+        static for layer in layers {
+            y = sigmoid(layer.forward(y))
+        }
+        return all_gather<B, H, Shards, T>(half(y))
+    }
+
+    entry square(x: Tensor[H, H; T]) -> Tensor[H, H; T] {
+        return matmul(x, x)
+    }
+}
+
+op half<B: Dim, H: Dim, T: Float>(x: Tensor[B, H; T]) -> Tensor[B, H; T] {
+    return x * 0.5
+}
+"""
+
+
+def test_programs(terminal: Terminal, golden: Golden) -> None:
+    words = (
+        "small.linnet",
+        "--bind H=8 Shards=1 T=f32 small.linnet",
+        "--optionals present --numerics fast --entry forward small.linnet",
+        "--numerics exact --json --entry square small.linnet",
+        "--backend reference --bind Shards=2 T=bf16 small.linnet",
+        "--backend jxa small.linnet",
+        "--numerics loose small.linnet",
+        "--bind H=0 small.linnet",
+        "gone.linnet",
+    )
+    golden(terminal({"small.linnet": PROGRAM}, *(f"linnet explain {word}" for word in words)))
+
+
+def test_a_framework_that_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "small.linnet").write_text(PROGRAM)
+    backend = Backend("absent_framework.linnet", "nothing", "absent")
+    monkeypatch.setitem(BACKENDS, "torch", backend)
+    assert main(["explain", str(tmp_path / "small.linnet")]) == 1
+    assert capsys.readouterr().err.endswith(
+        "needs absent_framework, which is not installed: pip install 'linnet[absent]'\n"
+    )
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_call_gets_what_the_generated_source_runs(policy: Policy, tmp_path: Path) -> None:
+    from linnet.torch import KERNELS
+    from linnet.torch.emit import emit
+
+    (tmp_path / "small.linnet").write_text(PROGRAM)
+    program = load_program(tmp_path / "small.linnet").lower(
+        {"H": 8, "Shards": 1, "T": "f32"}, numerics=policy
+    )
+    runs = {c.kernel.run for c in choices(KERNELS, program, policy) if c.kernel and c.kernel.run}
+    written = set(re.findall(r"\b(?:kernels|F|torch)\.\w+(?=\()", emit(program, policy)))
+    named = {kernel.run for several in KERNELS.values() for kernel in several}
+    # An op's body may be written with the same functions of PyTorch.
+    assert runs <= written & named if policy == "exact" else runs == written & named
+    assert bool(runs) == (policy != "exact")
 
 
 def test_every_page_belongs_to_a_code() -> None:

@@ -20,8 +20,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "check": ("linnet.cli.check", "find every mistake in Linnet source, for all sizes"),
     "lint": ("linnet.cli.lint", "check --strict and fmt --check in one"),
     "fmt": ("linnet.cli.fmt", "write Linnet source in its one style"),
-    "explain": ("linnet.cli.explain", "what a finding's code means, with an example and its fix"),
+    "explain": ("linnet.cli.explain", "what a code means; which kernels a program gets"),
     "inspect": ("linnet.cli.inspect", "a program's tokens, tree, blocks, parameters, nodes"),
+    "torch": ("linnet.cli.torch", "the PyTorch source that a program becomes"),
     "run": ("linnet.cli.run", "ask a model of the zoo, and stream its answer"),
     "nest": ("linnet.nest.__main__", "fetch and list the models of the zoo"),
 }

@@ -22,14 +22,15 @@ if TYPE_CHECKING:
 CARD = "nest.toml"
 
 
-def add_source_arguments(parser: argparse.ArgumentParser) -> None:
+FILE_HELP = "a .linnet file, a package, a card's directory or its name"
+
+
+def add_source_arguments(
+    parser: argparse.ArgumentParser, metavar: str = "FILE", help: str = FILE_HELP
+) -> None:
     """FILE and the options that say which program of it is meant."""
-    parser.add_argument(
-        "file",
-        metavar="FILE",
-        nargs="?",  # `--bind H=8 FILE`: what comes after --bind is sorted out in `source_file`
-        help="a .linnet file, a package, a card's directory or its name",
-    )
+    # `--bind H=8 FILE`: what comes after --bind is sorted out in `source_file`.
+    parser.add_argument("file", metavar=metavar, nargs="?", help=help)
     add_program_options(parser)
 
 

@@ -329,22 +329,18 @@ def bind_generics(
     """Every generic of a root block bound to a constant, and its where clauses true."""
     owner, names = block.name.text, [g.name.text for g in block.generics]
     out = bind_given(analysis, block, given)
-    missing = [n for n in names if n not in out]
-    if missing:
-        needed = [
-            g.name.text for g in block.generics if g.default is None and g.name.text in missing
-        ]
-        raise PlanError(
-            f"{owner} needs values for {', '.join(needed)}: "
-            f"generics={{{', '.join(f'{n!r}: ...' for n in needed)}}}"
-        )
     sizes = {n: v.constant for n, v in out.items() if isinstance(v, Dim) and v.constant is not None}
     for fact in analysis.blocks[block].facts:
-        if not _holds(fact, sizes):
-            used = ", ".join(
-                f"{n} = {sizes[n]}" for n in names if n in fact.left.names() | fact.right.names()
-            )
-            raise PlanError(f"{owner} requires {fact}, which does not hold with {used}")
+        used = fact.left.names() | fact.right.names()
+        if used <= sizes.keys() and not _holds(fact, sizes):
+            listed = ", ".join(f"{n} = {sizes[n]}" for n in names if n in used)
+            raise PlanError(f"{owner} requires {fact}, which does not hold with {listed}")
+    missing = [g.name.text for g in block.generics if g.name.text not in out and g.default is None]
+    if missing:
+        raise PlanError(
+            f"{owner} needs values for {', '.join(missing)}: "
+            f"generics={{{', '.join(f'{n!r}: ...' for n in missing)}}}"
+        )
     return out
 
 

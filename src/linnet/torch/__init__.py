@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from linnet.torch.kernels import KERNELS
 from linnet.torch.runtime import Function, LinnetModule, bind_weights, load, load_function
 
-__all__ = ["Function", "LinnetModule", "bind_weights", "load", "load_function"]
+__all__ = ["KERNELS", "Function", "LinnetModule", "bind_weights", "load", "load_function"]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from linnet.backends import Kernel, choose
+from linnet.backends import Kernel, calls_in, choose
 from linnet.core.derive import dtype_of, shape_of
 from linnet.core.ir import (
     Binary,
@@ -26,7 +26,6 @@ from linnet.core.ir import (
     Reshape,
     Result,
     Select,
-    functions_of,
     operands,
 )
 from linnet.dims import Dim, Facts
@@ -131,15 +130,8 @@ class ModuleWriter:
         return self.written[function]
 
     def _callees(self, function: Function) -> list[Function]:
-        found: dict[Function, None] = {}
-        for node in ordered(function.results):
-            if isinstance(node, Call):
-                if self.kernel(node) is None:
-                    found[node.function] = None
-                continue
-            for body in functions_of(node):
-                found.update(dict.fromkeys(self._callees(body)))
-        return list(found)
+        calls = (call for call in calls_in(function) if self.kernel(call) is None)
+        return list(dict.fromkeys(call.function for call in calls))
 
     def kernel(self, node: Call) -> Kernel | None:
         return choose(KERNELS, node, self.policy)[0]
