@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from linnet.diagnostics import Findings, LinnetError
+from linnet.diagnostics import Diagnostic, Findings, LinnetError
 from linnet.source import Source, Span
 
 MANIFEST = "linnet.toml"
@@ -51,6 +51,20 @@ class ModuleFile:
     path: Path
 
 
+Stamp = tuple[int, int, int]  # of a file: when it was written, its size, its number
+
+
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """What an earlier workspace had read."""
+
+    sources: Mapping[Path, Source] = field(default_factory=dict[Path, Source])
+    stamps: Mapping[Path, Stamp] = field(default_factory=dict[Path, Stamp])
+    modules: Mapping[Path, ModuleFile] = field(default_factory=dict[Path, ModuleFile])
+    packages: Mapping[Path, Package] = field(default_factory=dict[Path, Package])
+    findings: Sequence[Diagnostic] = ()
+
+
 class Workspace:
     """Finds packages and modules; `overlays` are unsaved texts that stand for files.
 
@@ -62,20 +76,45 @@ class Workspace:
         self, overlays: Mapping[str | Path, str] | None = None, std_root: str | Path | None = None
     ) -> None:
         given = std_root or os.environ.get("LINNET_STD")
-        root = _real(given or Path(__file__).parent / "std")
+        root = real(given or Path(__file__).parent / "std")
         if given and not root.is_dir():
             raise LinnetError(f"{given}: no such directory (the standard library, as given)")
         self.findings = Findings()
         self.std = Package("std", LANGUAGE, root, None)
-        self._overlays = {_real(path): text for path, text in (overlays or {}).items()}
+        self._overlays = {real(path): text for path, text in (overlays or {}).items()}
         self._sources: dict[Path, Source] = {}
         self._packages: dict[Path, Package] = {}  # by root
         self._alone: dict[Path, Package] = {}  # by file
         self._modules: dict[Path, ModuleFile] = {}
+        self._stamps: dict[Path, Stamp] = {}
+        self._before = _Before()
+
+    def renewed(self, overlays: Mapping[Path, str]) -> Workspace:
+        """The same files as they are now; what has not changed keeps its sources and modules.
+
+        So whatever was found out about a module holds as long as it is the same module.
+        """
+        new = Workspace({str(path): text for path, text in overlays.items()}, self.std.root)
+        old = self._before
+        new.std = self.std
+        new._alone = self._alone
+        new._before = _Before(
+            {**old.sources, **self._sources},
+            {**old.stamps, **self._stamps},
+            {**old.modules, **self._modules},
+            {**old.packages, **self._packages},
+            self.findings.items,
+        )
+        return new
+
+    @property
+    def overlays(self) -> Mapping[Path, str]:
+        """The unsaved texts."""
+        return self._overlays
 
     def open(self, path: str | Path) -> Package:
         """The package that a file or a directory belongs to."""
-        path = _real(path)
+        path = real(path)
         if not self._is_file(path) and not path.is_dir():
             raise LinnetError(f"{path}: no such file or directory")
         if self._in_std(path):
@@ -90,7 +129,7 @@ class Workspace:
 
     def file(self, path: str | Path) -> ModuleFile:
         """The module in a file, within its package."""
-        path = _real(path)
+        path = real(path)
         if path.suffix != SUFFIX:
             raise LinnetError(f"{path}: not a {SUFFIX} file")
         return self._module(path, self.open(path))
@@ -128,8 +167,11 @@ class Workspace:
 
     def _module(self, path: Path, package: Package) -> ModuleFile:
         if path not in self._modules:
-            name = self._logical_name(path, package)
-            self._modules[path] = ModuleFile(name, self._source(path), package, path)
+            source = self._source(path)
+            old = self._before.modules.get(path)
+            if old is None or old.source is not source or old.package is not package:
+                old = ModuleFile(self._logical_name(path, package), source, package, path)
+            self._modules[path] = old
         return self._modules[path]
 
     def _logical_name(self, path: Path, package: Package) -> tuple[str, ...]:
@@ -154,17 +196,33 @@ class Workspace:
         """The file's text; bytes that are not UTF-8 are replaced, and reported once."""
         if path in self._sources:
             return self._sources[path]
-        name = shown(path)
+        old = self._before.sources.get(path)
         if path in self._overlays:
-            source = Source(name, self._overlays[path])
+            text = self._overlays[path]
+            source = old if old is not None and old.text == text else Source(shown(path), text)
         else:
-            try:
-                data = path.read_bytes()
-            except OSError as e:
-                raise LinnetError(f"{name}: cannot be read: {e.strerror}") from e
-            source = Source(name, data.decode("utf-8", "replace"))
-            self._report_encoding(source, data)
+            source = self._read(path, old)
         self._sources[path] = source
+        return source
+
+    def _read(self, path: Path, old: Source | None) -> Source:
+        """The file's text, read again only if the file has changed."""
+        name = shown(path)
+        try:
+            at = path.stat()
+            stamp = (at.st_mtime_ns, at.st_size, at.st_ino)
+            self._stamps[path] = stamp
+            if old is not None and self._before.stamps.get(path) == stamp:
+                kept = (d for d in self._before.findings if d.code == "E1001")
+                self.findings.items.extend(d for d in kept if d.primary.span.source is old)
+                return old
+            data = path.read_bytes()
+        except OSError as e:
+            raise LinnetError(f"{name}: cannot be read: {e.strerror}") from e
+        source = Source(name, data.decode("utf-8", "replace"))
+        if old is not None and old.text == source.text:
+            source = old
+        self._report_encoding(source, data)
         return source
 
     def _report_encoding(self, source: Source, data: bytes) -> None:
@@ -185,6 +243,8 @@ class Workspace:
         """The package at `root`; `parents` are those that are being opened because of it."""
         if root not in self._packages:
             source = self._source(root / MANIFEST)
+            if self._unchanged(root, source, parents):
+                return self._packages[root]
             manifest = _Manifest(source, self.findings)
             manifest.check()
             package = Package(manifest.name or root.name, manifest.version, root, source)
@@ -194,10 +254,27 @@ class Workspace:
                     package.dependencies[name] = dependency
         return self._packages[root]
 
+    def _unchanged(self, root: Path, manifest: Source, parents: tuple[Path, ...]) -> bool:
+        """Whether the package of an earlier workspace still stands; it is then taken over."""
+        old = self._before.packages.get(root)
+        if old is None or old.manifest is not manifest:
+            return False
+        if any(d.code == "E5001" for d in self._before.findings):
+            return False  # what a faulty manifest names may be there by now
+        self._packages[root] = old
+        for dependency in old.dependencies.values():
+            folder = dependency.root
+            assert folder is not None
+            there = folder not in parents and self._is_file(folder / MANIFEST)
+            if not there or self._package(folder, (*parents, root)) is not dependency:
+                del self._packages[root]
+                return False
+        return True
+
     def _dependency(
         self, manifest: _Manifest, root: Path, name: str, place: str, chain: tuple[Path, ...]
     ) -> Package | None:
-        folder = _real(root / place)
+        folder = real(root / place)
         if folder in chain:
             names = [self._packages[p].name for p in chain[chain.index(folder) :]]
             cycle = " -> ".join([*names, names[0]])
@@ -333,7 +410,7 @@ def shown(path: Path) -> str:
         return str(path)
 
 
-def _real(path: str | Path) -> Path:
+def real(path: str | Path) -> Path:
     """The one spelling of a path that everything is keyed by: absolute, links followed."""
     return Path(os.path.realpath(path))
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from types import ModuleType
 
 from linnet.check import blocks, consts, declare, effects, scope, stmts, unused
-from linnet.check.analysis import Analysis
+from linnet.check.analysis import Analysis, Signature
+from linnet.check.memo import Memo
 from linnet.source import Source
 from linnet.syntax import tree
 from linnet.syntax.depth import deep_stack
@@ -24,19 +25,22 @@ def check(
     target: str | Path | Package | ModuleFile,
     *,
     constants: Mapping[str, Scalar] | None = None,
+    memo: Memo | None = None,
 ) -> Analysis:
     """Everything that is found out about a file or a package, and about what it imports.
 
     A directory stands for its whole package. `constants` replaces values of the package's typed
-    `pub const` scalars, by name; one that cannot be replaced raises LinnetError.
+    `pub const` scalars, by name; one that cannot be replaced raises LinnetError. A `memo` of
+    checks of the same target, in workspaces renewed from one another, saves work.
     """
+    assert not (constants and memo)
     if isinstance(target, str | Path):
         given = Path(target)
         target = workspace.open(given) if given.is_dir() else workspace.file(given)
     if isinstance(target, Package):
         files: tuple[ModuleFile, ...] = workspace.files_of(target)
-        return _check(workspace, target, files, constants or {})
-    return _check(workspace, target.package, (target,), constants or {})
+        return _check(workspace, target, files, constants or {}, memo)
+    return _check(workspace, target.package, (target,), constants or {}, memo)
 
 
 def check_text(
@@ -53,8 +57,10 @@ def _check(
     package: Package,
     files: tuple[ModuleFile, ...],
     constants: Mapping[str, Scalar],
+    memo: Memo | None = None,
 ) -> Analysis:
-    checking = scope.Checking(Analysis(package), workspace, constants)
+    checking = scope.Checking(Analysis(package), workspace, constants, memo or Memo(wanted=False))
+    checking.memo.begin()
     with deep_stack():
         _run(checking, files)
     return checking.analysis
@@ -74,22 +80,43 @@ def _run(checking: scope.Checking, files: tuple[ModuleFile, ...]) -> None:
         if isinstance(item, tree.Const)
     }
     checking.own_constants = set(own.values())
-    for module in modules:
+    fresh = [module for module in modules if module not in checking.reused]
+    for module in fresh:
         declare.register(checking, module)
-    for module in modules:
+    for module in fresh:
         declare.declare(checking, module)
     declare.check_structs(checking)
     consts.check_replacements(checking, own)
     blocks.check_instances(checking)
-    for signature in list(analysis.signatures.values()):
-        stmts.function(checking, signature)
+    _bodies(checking)
     effects.compute(checking)
+    if checking.memo.wanted:
+        checking.memo.keep(checking)
     _add_findings_of_files(checking)
     if analysis.ok:
         unused.warn(checking)
     else:
         findings = analysis.findings
         findings.items = [d for d in findings.items if d.severity == "error"]
+
+
+def _bodies(checking: scope.Checking) -> None:
+    """Check every function that is not taken over; those of the memo's first file come first."""
+    memo = checking.memo
+    rest: list[Signature] = []
+    for signature in list(checking.analysis.signatures.values()):
+        if signature.module in checking.reused or memo.skips(signature.fn):
+            continue
+        if signature.module.file.source is memo.first:
+            memo.pause()
+            stmts.function(checking, signature)
+        else:
+            rest.append(signature)
+    if memo.early is not None:
+        memo.early(checking.analysis)
+    for signature in rest:
+        memo.pause()
+        stmts.function(checking, signature)
 
 
 def _add_findings_of_files(checking: scope.Checking) -> None:

@@ -47,6 +47,8 @@ def instance_of(info: MemberInfo) -> BlockType | None:
 def check_instances(checking: Checking) -> None:
     """Every `sub` satisfies its block's where clauses, and no block contains itself."""
     for info in checking.analysis.blocks.values():
+        if info.module in checking.reused:
+            continue
         scope = Scope(
             checking,
             info.module,

@@ -358,7 +358,7 @@ def _item(scope: Scope, e: tree.Name | tree.Field, item: tree.Item, module: Modu
 def member_type(scope: Scope, info: MemberInfo, path: str) -> Type:
     """The type of a member that is read at `path` below the block, and the reading recorded."""
     member = info.member
-    scope.checking.used_members.add(member)
+    scope.checking.used_members.add((scope.module, member))
     if member.kind == "state":
         scope.touched.reads.add(path)
     elif member.kind != "sub":

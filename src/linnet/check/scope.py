@@ -20,6 +20,7 @@ from linnet.check.analysis import (
     PreludeName,
     Symbol,
 )
+from linnet.check.memo import Kept, Memo
 from linnet.diagnostics import Counterexample, Edit, Findings, Help, Label
 from linnet.dims import (
     Dim,
@@ -33,7 +34,6 @@ from linnet.dims import (
 )
 from linnet.source import Span
 from linnet.syntax import tree
-from linnet.syntax.parser import parse
 from linnet.types import UNKNOWN, Axis, GenericValue, Type
 from linnet.workspace import ModuleFile, Workspace
 
@@ -132,7 +132,9 @@ class Checking:
     analysis: Analysis
     workspace: Workspace | None
     constants: Mapping[str, Constant]
+    memo: Memo = field(default_factory=lambda: Memo(wanted=False))
     modules: dict[ModuleFile, Module] = field(default_factory=dict[ModuleFile, Module])
+    reused: set[Module] = field(default_factory=set[Module])  # nothing in them is checked again
     open_modules: list[ModuleFile] = field(default_factory=list[ModuleFile])
     owners: dict[tree.Syntax, Owner] = field(default_factory=dict[tree.Syntax, "Owner"])
     defaults: dict[tree.GenericParam, GenericValue | None] = field(
@@ -149,7 +151,9 @@ class Checking:
     failed: set[tree.Syntax] = field(default_factory=set[tree.Syntax])
     in_progress: set[tree.Syntax] = field(default_factory=set[tree.Syntax])
     used_imports: set[tuple[Module, str]] = field(default_factory=set[tuple[Module, str]])
-    used_members: set[tree.Member] = field(default_factory=set[tree.Member])
+    used_members: set[tuple[Module, tree.Member]] = field(
+        default_factory=set[tuple[Module, tree.Member]]
+    )
     used_locals: set[Local] = field(default_factory=set[Local])
     all_locals: list[Local] = field(default_factory=list[Local])
     # Calls on elements of index notation, which must not write state.
@@ -453,14 +457,12 @@ def load(checking: Checking, file: ModuleFile) -> Module:
     """The module of a file with its items and imports; what it imports is loaded too."""
     if file in checking.modules:
         return checking.modules[file]
-    before = len(checking.findings.items)
-    syntax = parse(file.source, checking.findings)
-    faults = [d.primary.span.start for d in checking.findings.items[before:]]
-    name = syntax.module.text if syntax.module else ".".join(file.name)
-    module = Module(name, file, syntax)
-    checking.modules[file] = module
-    key = name if name not in checking.analysis.modules else f"{name} ({file.source.name})"
-    checking.analysis.modules[key] = module
+    kept = checking.memo.kept(checking.workspace, file)
+    if kept is not None:
+        return _take_over(checking, kept)
+    syntax, faults = checking.memo.parsed(file.source, checking.findings)
+    module = Module(syntax.module.text if syntax.module else ".".join(file.name), file, syntax)
+    _enter(checking, module)
     scope = Scope(checking, module)
     if faults:
         _mark_broken(checking, syntax, faults)
@@ -470,6 +472,22 @@ def load(checking: Checking, file: ModuleFile) -> Module:
         _import(scope, use)
     checking.open_modules.pop()
     return module
+
+
+def _enter(checking: Checking, module: Module) -> None:
+    checking.modules[module.file] = module
+    known, name = checking.analysis.modules, module.name
+    known[name if name not in known else f"{name} ({module.file.source.name})"] = module
+
+
+def _take_over(checking: Checking, kept: Kept) -> Module:
+    """A module as it was checked before, and what it imports."""
+    _enter(checking, kept.module)
+    checking.reused.add(kept.module)
+    for file in kept.imports:
+        load(checking, file)
+    kept.restore(checking)
+    return kept.module
 
 
 def _mark_broken(checking: Checking, syntax: tree.File, faults: list[int]) -> None:

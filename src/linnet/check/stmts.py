@@ -208,7 +208,7 @@ def _assign(scope: Scope, s: tree.Assign) -> None:
         case MemberName(member) if member.kind == "state" and scope.block is not None:
             target, at = scope.analysis.blocks[scope.block].members[name].type, member.type.span
             scope.touched.writes.add(name)
-            scope.checking.used_members.add(member)
+            scope.checking.used_members.add((scope.module, member))
         case _:
             _refuse_assignment(scope, s, symbol)
             exprs.settled(scope, s.value)

@@ -18,10 +18,11 @@ def warn(checking: Checking) -> None:
     for local in checking.all_locals:
         if local not in checking.used_locals:
             _local(checking, local)
+    used = {member for _, member in checking.used_members}
     for info in checking.analysis.blocks.values():
         scope = Scope(checking, info.module)
         for name, member in info.members.items():
-            if member.member not in checking.used_members and not name.startswith("_"):
+            if member.member not in used and not name.startswith("_"):
                 scope.report(
                     "W1003",
                     f"the {member.member.kind} `{name}` of `{info.block.name.text}` is never used",

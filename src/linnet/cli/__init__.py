@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "explain": ("linnet.cli.explain", "what a code means; which kernels a program gets"),
     "inspect": ("linnet.cli.inspect", "a program's tokens, tree, blocks, parameters, nodes"),
     "torch": ("linnet.cli.torch", "the PyTorch source that a program becomes"),
+    "lsp": ("linnet.cli.lsp", "the language server, for editors to start"),
     "run": ("linnet.cli.run", "ask a model of the zoo, and stream its answer"),
     "nest": ("linnet.nest.__main__", "fetch and list the models of the zoo"),
 }
