@@ -20,6 +20,8 @@ from linnet.source import Source, Span
 MANIFEST = "linnet.toml"
 SUFFIX = ".linnet"
 LANGUAGE = "0.1"
+PACKAGE_NAME = r"[A-Za-z_][A-Za-z0-9_-]*"
+NAME_RULE = "letters, digits, `_` and `-`, not a digit first"
 PACKAGE_KEYS = ("name", "version", "language")
 TOML_KINDS: dict[type, str] = {
     bool: "a boolean",
@@ -316,11 +318,10 @@ class _Manifest:
             self.unknown(key, "package", PACKAGE_KEYS)
         name, version, language = (self._text(package, key) for key in PACKAGE_KEYS)
         self.version = version or ""
-        if name is not None and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", name):
+        if name is not None and re.fullmatch(PACKAGE_NAME, name):
             self.name = name
         elif name is not None:
-            rule = "letters, digits, `_` and `-`, not a digit first"
-            self.report(f"`{name}` cannot be a package's name: {rule}", "name", "package")
+            self.report(f"`{name}` cannot be a package's name: {NAME_RULE}", "name", "package")
         if language not in (None, LANGUAGE):
             message = f'language version "{language}" is not known; this Linnet reads "{LANGUAGE}"'
             self.report(message, "language", "package")

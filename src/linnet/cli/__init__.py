@@ -17,6 +17,7 @@ from linnet.diagnostics import LinnetError
 
 # Name -> module with `add_arguments(parser)` and `run(args) -> int`, and one line of help.
 COMMANDS: dict[str, tuple[str, str]] = {
+    "init": ("linnet.cli.init", "make a package that checks and runs"),
     "check": ("linnet.cli.check", "find every mistake in Linnet source, for all sizes"),
     "lint": ("linnet.cli.lint", "check --strict and fmt --check in one"),
     "fmt": ("linnet.cli.fmt", "write Linnet source in its one style"),
