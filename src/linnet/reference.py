@@ -289,14 +289,30 @@ def _node(node: Node, inputs: list[Value], sizes: Sizes, checked: bool) -> Value
 def _for(node: For, inputs: list[Value], sizes: Sizes, checked: bool) -> list[Value]:
     a, b = len(node.carried), len(node.carried) + len(node.scanned)
     carried, scanned, fixed = inputs[:a], inputs[a:b], inputs[b:]
-    collected: list[list[Value]] = [[] for _ in node.body.results[a:]]
+    gathered: list[list[Value]] = [[] for _ in node.body.results[a:]]
     for i in range(node.start.evaluate(sizes), node.stop.evaluate(sizes)):
         elements = [x[i] for x in scanned]
         results = _run(node.body, [_size(i, I64), *carried, *elements, *fixed], sizes, checked)
         carried = results[:a]
-        for items, value in zip(collected, results[a:], strict=True):
+        for items, value in zip(gathered, results[a:], strict=True):
             items.append(value)
-    return [*carried, *map(tuple, collected)]
+    first = len(gathered) - node.stacked
+    yielded = zip(node.body.results[a + first :], gathered[first:], strict=True)
+    stacks = [_stack(_typed(result), values, sizes) for result, values in yielded]
+    return [*carried, *map(tuple, gathered[:first]), *stacks]
+
+
+def _typed(node: Node) -> TensorType:
+    assert isinstance(node.type, TensorType)
+    return node.type
+
+
+def _stack(type: TensorType, values: Sequence[Array], sizes: Sizes) -> Array:
+    """The values on a new leading axis; without any there is the type's shape."""
+    out = np.empty((len(values), *_extents(type, sizes)), DTYPES[str(type.dtype)])
+    for i, value in enumerate(values):
+        out[i] = value
+    return out
 
 
 # ---------------------------------------------------------------- elementwise

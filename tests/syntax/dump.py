@@ -102,10 +102,12 @@ def _lines(node: tree.Syntax) -> Iterator[str]:
             yield f"{name.text} = {dump(value)}"
         case tree.Return(value=value):
             yield "return" if value is None else f"return {dump(value)}"
-        case tree.StaticFor(name=name, start=start, stop=stop, body=body):
+        case tree.For(static=static, name=name, start=start, stop=stop, body=body):
             until = "" if stop is None else f" .. {dump(stop)}"
-            yield f"static for {name.text} in {dump(start)}{until}"
+            yield f"{'static ' * static}for {name.text} in {dump(start)}{until}"
             yield from _indented(body)
+        case tree.Yield(value=value):
+            yield f"yield {dump(value)}"
         case tree.While(condition=condition, body=body):
             yield f"while {dump(condition)}"
             yield from _indented(body)

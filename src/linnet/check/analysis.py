@@ -338,9 +338,7 @@ class Analysis:
     consts: dict[tree.Const, ConstInfo] = field(default_factory=dict[tree.Const, ConstInfo])
     effects: dict[tree.Fn, Effects] = field(default_factory=dict[tree.Fn, Effects])
     # Range loops' bounds; sub-array loops are absent here.
-    ranges: dict[tree.StaticFor, tuple[Dim, Dim]] = field(
-        default_factory=dict[tree.StaticFor, tuple[Dim, Dim]]
-    )
+    ranges: dict[tree.For, tuple[Dim, Dim]] = field(default_factory=dict[tree.For, tuple[Dim, Dim]])
 
     @property
     def ok(self) -> bool:

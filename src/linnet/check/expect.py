@@ -79,11 +79,18 @@ class Mismatch:
 
 def text_of(e: tree.Syntax, limit: int = 48) -> str:
     """The user's own text of a node on one line, shortened in the middle."""
-    text = " ".join(e.span.text.split())
+    text = " ".join(shown(e).text.split())
     if len(text) <= limit:
         return text
     keep = (limit - 3) // 2
     return f"{text[:keep]}...{text[-keep:]}"
+
+
+def shown(e: tree.Syntax) -> Span:
+    """What a finding about a node points at: of a loop only what stands before its body."""
+    if isinstance(e, tree.For):
+        return Span(e.span.source, e.span.start, (e.stop or e.start).span.end)
+    return e.span
 
 
 def described(type: Type) -> str:
@@ -513,7 +520,7 @@ def report_mismatch(
     scope.report(
         code,
         message,
-        part,
+        shown(part),
         label=f"this is {described(part_type)}",
         related=origin.related,
         notes=tuple(notes),
@@ -537,6 +544,8 @@ def _culprit(scope: Scope, e: tree.Expr, found: Type, want: Type) -> tuple[tree.
 
 def _shown_fix(e: tree.Expr, fix: Help | str | None) -> Help | str | None:
     """A fix whose one `...` is the expression, with the edit that makes it."""
+    if isinstance(e, tree.For):
+        return None if isinstance(fix, str) else fix  # nothing stands around a loop
     if not isinstance(fix, str) or fix.count("...") != 1 or fix.count("`") != 2:
         return fix
     before, form, after = fix.split("`")

@@ -42,6 +42,7 @@ from linnet.check.expect import (
     literal_fault,
     report_mismatch,
     settle,
+    shown,
     text_of,
 )
 from linnet.check.scope import Scope, exported, suggestion
@@ -159,7 +160,7 @@ def dimension(scope: Scope, e: tree.Expr, what: str) -> Dim | None:
     notes: tuple[str, ...] = ()
     symbol = scope.analysis.symbols.get(bare(e))
     if isinstance(symbol, Local) and symbol.kind == "loop":
-        notes = ("the variable of a `static for` is a value; it cannot stand in a shape",)
+        notes = ("the variable of a loop is a value; it cannot stand in a shape",)
     elif isinstance(symbol, Local) and symbol.kind == "let" and found == scalar(I64):
         notes = ("a `let` of a constant integer is an i64 value; a `const` may stand in a shape",)
     if isinstance(found, TensorType) and not found.shape and found.dtype == I64:
@@ -219,6 +220,17 @@ def _bool(scope: Scope, e: tree.BoolLit, hint: Expected | None) -> Type:
 
 def _none(scope: Scope, e: tree.NoneLit, hint: Expected | None) -> Type:
     return NoneType()
+
+
+def _for(scope: Scope, e: tree.For, hint: Expected | None) -> Type:
+    """A loop anywhere but as the whole value of a statement, which `stmts` looks at itself."""
+    scope.report(
+        "E2124",
+        "a `for` stands alone as the value of a `let`, `var`, assignment or `return`",
+        shown(e),
+        help=f"name its value before: `let ys = {text_of(e)} ...`",
+    )
+    return UNKNOWN
 
 
 def _bad(scope: Scope, e: tree.BadExpr, hint: Expected | None) -> Type:
@@ -974,5 +986,6 @@ _RULES: dict[type, Any] = {
     tree.Reduction: _reduction,
     tree.If: _if,
     tree.Match: _match,
+    tree.For: _for,
     tree.BadExpr: _bad,
 }

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 
 from linnet.check import exprs, index, patterns, typeexprs
 from linnet.check.analysis import IndexVar, Local, MemberName, Signature
 from linnet.check.expect import (
     Expected,
     Origin,
+    clause_help,
+    coerce,
     contextual,
+    counterexample,
     default_type,
     described,
     settle,
+    shown,
     text_of,
 )
 from linnet.check.scope import Checking, Scope, refuse_prelude, refuse_repeats
 from linnet.diagnostics import Edit, Help, Label
+from linnet.dims import Dim, Relation
 from linnet.source import Span
 from linnet.syntax import tree
 from linnet.types import (
@@ -25,6 +32,9 @@ from linnet.types import (
     BlockArray,
     FloatConst,
     IntConst,
+    StructType,
+    TensorType,
+    TupleType,
     Type,
     UnknownType,
     scalar,
@@ -60,7 +70,7 @@ def function(checking: Checking, signature: Signature) -> None:
 
 
 def _body(scope: Scope, fn: tree.Fn, result: Type | None) -> None:
-    statements(scope, fn.body, result, top=True)
+    statements(scope, fn.body, top=True)
     last = fn.body[-1] if fn.body else None
     if result is not None and not isinstance(last, tree.Return):
         if any(isinstance(s, tree.Return) for s in fn.body):
@@ -75,13 +85,11 @@ def _body(scope: Scope, fn: tree.Fn, result: Type | None) -> None:
         )
 
 
-def statements(
-    scope: Scope, body: Sequence[tree.Stmt], result: Type | None, *, top: bool = False
-) -> None:
-    """Check statements in order; `result` is what the function returns."""
+def statements(scope: Scope, body: Sequence[tree.Stmt], *, top: bool = False) -> None:
+    """Check statements in order; only the `top` ones of a function may end in `return`."""
     for i, s in enumerate(body):
         if isinstance(s, tree.Return):
-            _return(scope, s, result)
+            _return(scope, s)
             if not top:
                 scope.report(
                     "E2120",
@@ -97,10 +105,10 @@ def statements(
                     related=(Label(body[i + 1].span, "this would never run"),),
                 )
         else:
-            _statement(scope, s, result)
+            _statement(scope, s)
 
 
-def _statement(scope: Scope, s: tree.Stmt, result: Type | None) -> None:
+def _statement(scope: Scope, s: tree.Stmt) -> None:
     match s:
         case tree.Let():
             _let(scope, s)
@@ -110,21 +118,32 @@ def _statement(scope: Scope, s: tree.Stmt, result: Type | None) -> None:
             _var(scope, s)
         case tree.Assign():
             _assign(scope, s)
-        case tree.StaticFor():
-            _static_for(scope, s, result)
+        case tree.For():
+            element, path = _range(scope, s)
+            with _turn(scope, s, element, path):
+                statements(scope, s.body)
         case tree.While():
             exprs.condition(scope, s.condition, "while")
             with scope.nested():
-                statements(scope, s.body, result)
+                statements(scope, s.body)
+        case tree.Yield():
+            exprs.settled(scope, s.value)
+            scope.report(
+                "E2124",
+                "`yield` ends the body of a `for` that is the value of a `let`, `var`, assignment "
+                "or `return`",
+                s,
+                help="bind the loop: `let ys = for i in 0..n { ... }`",
+            )
         case tree.Return():
-            _return(scope, s, result)
+            _return(scope, s)
 
 
 def _let(scope: Scope, s: tree.Let) -> None:
     if s.type is not None:
         found = _annotated(scope, s.type, s.value, text_of(s.pattern))
     else:
-        found = exprs.value(scope, s.value)
+        found = _value(scope, s.value)
     found = _with_context(scope, s.value, found)
     patterns.bind(scope, s.pattern, found, "let", value=s.value)
     if isinstance(s.pattern, tree.TuplePattern):
@@ -170,9 +189,9 @@ def _annotated(scope: Scope, t: tree.TypeExpr, value: tree.Expr, name: str) -> T
     declared = typeexprs.resolve(scope, t)
     origin = Origin(f"`{name}` is declared", t.span, "declared here")
     if isinstance(declared, UnknownType):
-        exprs.settled(scope, value)
+        _settled(scope, value)
         return UNKNOWN
-    return exprs.check(scope, value, Expected(declared, origin))
+    return _checked(scope, value, Expected(declared, origin))
 
 
 def _with_context(scope: Scope, e: tree.Expr, found: Type) -> Type:
@@ -186,7 +205,7 @@ def _var(scope: Scope, s: tree.Var) -> None:
     if s.type is not None:
         found = _annotated(scope, s.type, s.value, s.name.text)
     else:
-        found = exprs.settled(scope, s.value)
+        found = _settled(scope, s.value)
     scope.add_local(s.name, s, found, "var")
 
 
@@ -194,7 +213,7 @@ def _assign(scope: Scope, s: tree.Assign) -> None:
     name = s.name.text
     symbol = scope.lookup(name)
     if symbol is None:
-        exprs.settled(scope, s.value)
+        _settled(scope, s.value)
         exprs.unknown_name(scope, s.name)
         return
     scope.analysis.symbols[s.name] = symbol
@@ -211,13 +230,13 @@ def _assign(scope: Scope, s: tree.Assign) -> None:
             scope.checking.used_members.add((scope.module, member))
         case _:
             _refuse_assignment(scope, s, symbol)
-            exprs.settled(scope, s.value)
+            _settled(scope, s.value)
             return
     if isinstance(target, UnknownType):
-        exprs.settled(scope, s.value)
+        _settled(scope, s.value)
         return
     origin = Origin(f"`{name}` is", at, f"`{name}` is {described(target)}", other="E2109")
-    exprs.check(scope, s.value, Expected(target, origin))
+    _checked(scope, s.value, Expected(target, origin))
 
 
 def _refuse_assignment(scope: Scope, s: tree.Assign, symbol: object) -> None:
@@ -246,58 +265,195 @@ def _refuse_assignment(scope: Scope, s: tree.Assign, symbol: object) -> None:
     scope.report("E2108", f"`{name}` is {what}", s.name, related=related, help=help)
 
 
-def _return(scope: Scope, s: tree.Return, result: Type | None) -> None:
+def _return(scope: Scope, s: tree.Return) -> None:
     assert scope.fn is not None
+    result = scope.analysis.signatures[scope.fn].result
     name = scope.fn.name.text
     if s.value is None:
         if result is not None:
             scope.report("E2120", f"`{name}` returns {described(result)}; a value is missing", s)
         return
     if result is None:
-        exprs.settled(scope, s.value)
+        _settled(scope, s.value)
         message = f"`{name}` declares no result"
         scope.report("E2120", message, s, help="declare it with `-> type` after the parameters")
         return
     if isinstance(result, UnknownType):
-        exprs.settled(scope, s.value)
+        _settled(scope, s.value)
         return
     at = scope.fn.result.span if scope.fn.result is not None else None
     origin = Origin(f"`{name}` returns", at, "declared here")
-    exprs.check(scope, s.value, Expected(result, origin))
+    _checked(scope, s.value, Expected(result, origin))
 
 
-def _static_for(scope: Scope, s: tree.StaticFor, result: Type | None) -> None:
-    if s.stop is None:
-        element, path = _walked(scope, s)
-        kind = "element"
-    else:
-        start = exprs.dimension(scope, s.start, "a bound of `static for`")
-        stop = exprs.dimension(scope, s.stop, "a bound of `static for`")
-        for bound in (s.start, s.stop):
-            settle(scope, bound, scalar(I64))
-        if start is not None and stop is not None:
-            scope.analysis.ranges[s] = (start, stop)
-        element, path, kind = scalar(I64), None, "loop"
+# ---------------------------------------------------------------- whole values
+
+
+def _value(scope: Scope, e: tree.Expr, hint: Expected | None = None) -> Type:
+    """The type of what is the whole value of a statement: an expression, or a loop's turns."""
+    if not isinstance(e, tree.For):
+        return exprs.value(scope, e, hint)
+    found = _collected(scope, e, hint)
+    scope.analysis.types[e] = found
+    return found
+
+
+def _settled(scope: Scope, e: tree.Expr) -> Type:
+    return exprs.settle_default(scope, e, _value(scope, e))
+
+
+def _checked(scope: Scope, e: tree.Expr, expected: Expected) -> Type:
+    return coerce(scope, e, _value(scope, e, expected), expected)
+
+
+def _collected(scope: Scope, e: tree.For, hint: Expected | None) -> Type:
+    """The type of a loop's value: what its turns yield, stacked on a new leading axis."""
+    element, path = _range(scope, e)
+    last = e.body[-1] if e.body else None
+    with _turn(scope, e, element, path):
+        if not isinstance(last, tree.Yield):
+            statements(scope, e.body)
+            scope.report(
+                "E2124",
+                "this `for` has no value: its body does not end in `yield`",
+                shown(e),
+                help="end the body with `yield` and what a turn adds",
+            )
+            return UNKNOWN
+        statements(scope, e.body[:-1])
+        yielded = _yielded(scope, last.value, hint)
+    bounds = scope.analysis.ranges.get(e)
+    if bounds is None or isinstance(yielded, UnknownType):
+        return UNKNOWN
+    start, stop = bounds
+    return _stacked(yielded, stop - start)
+
+
+def _yielded(scope: Scope, e: tree.Expr, hint: Expected | None) -> Type:
+    """The type of one turn's value, its literals typed by what the whole is expected to be."""
+    want = _unstacked(hint.type) if hint is not None else None
+    if hint is not None and want is not None:
+        origin = replace(hint.origin, phrase="each turn should yield")
+        return exprs.check(scope, e, Expected(want, origin))
+    found = exprs.value(scope, e)
+    if not _stackable(found):
+        scope.report(
+            "E2124",
+            f"`{text_of(e)}` is {described(found)}; only tensors, scalars and tuples of them are "
+            "stacked",
+            e,
+            help="yield its fields as a tuple: `yield (p.a, p.b)`"
+            if isinstance(found, StructType)
+            else None,
+        )
+        return UNKNOWN
+    return exprs.settle_default(scope, e, found)
+
+
+def _stackable(type: Type) -> bool:
+    match type:
+        case TupleType(items):
+            return all(map(_stackable, items))
+        case _:
+            return isinstance(type, (TensorType, IntConst, FloatConst, UnknownType))
+
+
+def _stacked(type: Type, count: Dim) -> Type:
+    match type:
+        case TupleType(items):
+            return TupleType(tuple(_stacked(item, count) for item in items))
+        case TensorType(shape, dtype):
+            return TensorType((count, *shape), dtype)
+        case _:
+            return UNKNOWN
+
+
+def _unstacked(type: Type) -> Type | None:
+    """What each turn gives a loop whose value has this type; None if no loop's has."""
+    match type:
+        case TupleType(items):
+            parts = [_unstacked(item) for item in items]
+            return None if None in parts else TupleType(tuple(p for p in parts if p is not None))
+        case TensorType((Dim(), *rest), dtype):
+            return TensorType(tuple(rest), dtype)
+        case _:
+            return None
+
+
+# ---------------------------------------------------------------- loops
+
+
+@contextmanager
+def _turn(scope: Scope, s: tree.For, element: Type, path: str | None) -> Iterator[None]:
+    """The scope of a loop's body, with its variable."""
     with scope.nested():
+        kind = "loop" if s.stop is not None else "element"
         local = scope.add_local(s.name, s, element, kind)
         if path is not None:
             scope.paths[local] = path
-        statements(scope, s.body, result)
+        yield
 
 
-def _walked(scope: Scope, s: tree.StaticFor) -> tuple[Type, str | None]:
+def _range(scope: Scope, s: tree.For) -> tuple[Type, str | None]:
+    """What a loop's variable is, and the path of the array that it walks."""
+    if s.stop is None:
+        return _walked(scope, s)
+    word = "static for" if s.static else "for"
+    start = exprs.dimension(scope, s.start, f"a bound of `{word}`")
+    stop = exprs.dimension(scope, s.stop, f"a bound of `{word}`")
+    for bound in (s.start, s.stop):
+        settle(scope, bound, scalar(I64))
+    if start is not None and stop is not None:
+        scope.analysis.ranges[s] = (start, stop)
+        if not s.static:
+            _prove_range(scope, s, Relation("<=", start, stop))
+    return scalar(I64), None
+
+
+def _prove_range(scope: Scope, s: tree.For, goal: Relation) -> None:
+    """A counted loop ends where it begins or later, for all sizes."""
+    if scope.known.proves(goal):
+        return
+    assert s.stop is not None
+    verdict = scope.known.verdict(goal)
+    noted = counterexample(verdict, goal, "it goes from {left} to {right}")
+    whole = Span(s.span.source, s.start.span.start, s.stop.span.end)
+    what = "ends" if not goal.names() else "may end"
+    message = f"the range `{whole.text}` {what} before it begins"
+    if not noted:
+        message = f"could not prove that the range `{whole.text}` does not end before it begins"
+    scope.report(
+        "E2209",
+        message,
+        whole,
+        notes=(noted,) if noted and goal.names() else (),
+        help=clause_help(scope, verdict, goal),
+    )
+
+
+def _walked(scope: Scope, s: tree.For) -> tuple[Type, str | None]:
     """The element type and path of the sub array that a loop walks."""
     found = exprs.infer(scope, s.start)
-    if isinstance(found, BlockArray):
-        return found.of, f"{exprs.path_of(scope, s.start)}.*"
     if isinstance(found, UnknownType):
+        return UNKNOWN, None
+    name = text_of(s.start)
+    if isinstance(found, BlockArray):
+        if s.static:
+            return found.of, f"{exprs.path_of(scope, s.start)}.*"
+        at = Span(s.span.source, s.span.start, s.span.start)
+        scope.report(
+            "E2121",
+            f"`for` counts through a range; `{name}` is an array of blocks",
+            s.start,
+            help=Help("walk it with `static for`", (Edit(at, "static "),)),
+        )
         return UNKNOWN, None
     if isinstance(found, (IntConst, FloatConst)):
         settle(scope, s.start, default_type(found))
-    name = text_of(s.start)
+    walks = "`static for` walks an array of blocks or" if s.static else "`for` counts through"
     scope.report(
         "E2121",
-        f"`static for` walks an array of blocks or a range; `{name}` is {described(found)}",
+        f"{walks} a range; `{name}` is {described(found)}",
         s.start,
         help=f"write a range: `0..{name}`" if isinstance(found, IntConst) else None,
     )

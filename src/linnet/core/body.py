@@ -272,6 +272,8 @@ class Body:
             count += 1
         assert isinstance(outer.type, (TensorType, ArrayType))
         param = self.build.param(fresh, outer.type)
+        if self.parent is not None and outer in self.parent.build.ranges:
+            self.build.ranges[param] = self.parent.build.ranges[outer]
         self.captures.append((outer, param))
         return param
 

@@ -7,6 +7,7 @@ proves it again.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal as Lit
 
 from linnet.core import rules
@@ -45,6 +46,7 @@ from linnet.core.ir import (
     ValueType,
     While,
 )
+from linnet.core.ranges import Range, Ranges, unclamped
 from linnet.core.rules import Broken, Obligation
 from linnet.core.scalars import bits_of, integer_range, round_float, wrap
 from linnet.diagnostics import InternalError
@@ -61,8 +63,13 @@ _UNTYPED = ResultsType(())
 class Builder:
     """Makes the nodes of one Function; the body of an If, a While or a For has its own."""
 
-    def __init__(self, facts: Facts = Facts()) -> None:  # noqa: B008 - immutable
+    def __init__(
+        self,
+        facts: Facts = Facts(),  # noqa: B008 - immutable
+        ranges: Ranges | None = None,
+    ) -> None:
         self.facts = facts
+        self.ranges: dict[Node, Range] = dict(ranges or {})  # of the function's params
         self._nodes: dict[object, Node] = {}
 
     # ------------------------------------------------ leaves
@@ -217,7 +224,11 @@ class Builder:
         if all(index is None for index in indices):
             return x
         known = tuple(proved) if proved is not None else (False,) * len(indices)
-        return self._add(Gather(x, tuple(indices), known, type=_UNTYPED, span=span))
+        node = Gather(x, tuple(indices), known, type=_UNTYPED, span=span)
+        # What a loop counts through is known at once, so that no pass decides which sizes it takes.
+        if self.ranges and not all(known):
+            node = replace(node, proved=unclamped(node, self.facts, self.ranges))
+        return self._add(node)
 
     # ------------------------------------------------ sums
 
@@ -279,6 +290,7 @@ class Builder:
         carried: Sequence[Node],
         scanned: Sequence[Node] = (),
         fixed: Sequence[Node] = (),
+        stacked: int = 0,
         span: Span | None = None,
     ) -> Node:
         return self._add(
@@ -290,6 +302,7 @@ class Builder:
                 tuple(carried),
                 tuple(scanned),
                 tuple(fixed),
+                stacked,
                 type=_UNTYPED,
                 span=span,
             )

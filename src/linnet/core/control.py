@@ -8,6 +8,7 @@ from linnet.check.analysis import Local
 from linnet.core import expressions
 from linnet.core.body import Body, Place, hinted, joined, limit
 from linnet.core.ir import Function, Node, Param
+from linnet.core.ranges import counted
 from linnet.core.values import ArrayRef, BlockRef, Value, flatten, rebuild, structure
 from linnet.dims import Dim
 from linnet.source import Span
@@ -15,20 +16,21 @@ from linnet.syntax import tree
 from linnet.types import I64, IntConst, Type, scalar, substitute
 
 
-def static_for(body: Body, stmt: tree.StaticFor) -> None:
+def for_loop(body: Body, stmt: tree.For) -> Value:
+    """Runs the loop; its value is what the turns of it yield, stacked, or nothing."""
     bounds = body.analysis.ranges.get(stmt)
     if bounds is not None:
-        loop(body, stmt, body.dim(bounds[0]), body.dim(bounds[1]), None)
-        return
+        return loop(body, stmt, body.dim(bounds[0]), body.dim(bounds[1]), None)
     array = expressions.expr(body, stmt.start)
     assert isinstance(array, ArrayRef)
-    loop(body, stmt, Dim.of(0), Dim.of(array.length), array)
+    return loop(body, stmt, Dim.of(0), Dim.of(array.length), array)
 
 
-def loop(outer: Body, stmt: tree.StaticFor, start: Dim, stop: Dim, array: ArrayRef | None) -> None:
+def loop(outer: Body, stmt: tree.For, start: Dim, stop: Dim, array: ArrayRef | None) -> Value:
     variable = free_variable(outer, stmt.name.text) if array else stmt.name.text
     body = outer.child(variable if array else None)
     counter = body.value_param("i" if array else variable, scalar(I64))
+    body.build.ranges[counter] = counted(start, stop)
     carried = assigned(outer, stmt.body)
     before = {local: carry(outer, local) for local in carried}
     for local in carried:
@@ -37,14 +39,15 @@ def loop(outer: Body, stmt: tree.StaticFor, start: Dim, stop: Dim, array: ArrayR
         body.bind(stmt.name, BlockRef(array.bound, variable, (), array.presence))
     else:
         body.bind(stmt.name, counter)
-    expressions.run(body, stmt.body)
+    yielded = body.reified(expressions.run(body, stmt.body))
     check_same(body, before, stmt.span)
     if array is not None and reached_twice(body, variable, array):
         for position in range(array.length):
             parts = (*array.parts, position)
             outer.bind(stmt.name, BlockRef(array.bound, array.base, parts, array.presence))
             expressions.run(outer, stmt.body)
-        return
+        return ()
+    stacked = flatten(yielded)
     scanned = [p for p in body.members if p[0] == variable and array is not None]
     scanned_states = [p for p in body.state_params if p[0] == variable and array is not None]
     outer_states = [p for p in body.written if p not in scanned_states]
@@ -67,6 +70,7 @@ def loop(outer: Body, stmt: tree.StaticFor, start: Dim, stop: Dim, array: ArrayR
         *(n for local in carried for n in body.results(body.env[local])),
         *(body.states[p] for p in outer_states),
         *(body.states[p] for p in scanned_states),
+        *stacked,
     )
     function = closed(outer, "for", params, results, stmt.span)
     node = outer.build.for_(
@@ -87,6 +91,7 @@ def loop(outer: Body, stmt: tree.StaticFor, start: Dim, stop: Dim, array: ArrayR
             *(outer.whole(*p) for p in fixed_members),
             *(outer.whole(*p) for p in fixed_states),
         ),
+        len(stacked),
         span=stmt.span,
     )
     outs = iter(outer.build.results(node))
@@ -96,6 +101,7 @@ def loop(outer: Body, stmt: tree.StaticFor, start: Dim, stop: Dim, array: ArrayR
     for _, path in scanned_states:
         assert array is not None
         outer.put((array.base, joined((*array.parts, "*", path))), next(outs))
+    return rebuild(yielded, outs)
 
 
 def reached_twice(body: Body, variable: str, array: ArrayRef) -> bool:
@@ -188,8 +194,15 @@ def assigned(body: Body, stmts: Iterable[tree.Stmt]) -> list[Local]:
                 symbol = body.analysis.symbols[name]
                 assert isinstance(symbol, Local)
                 own.add(symbol)
-            case tree.StaticFor(body=inner) | tree.While(body=inner):
+            case _:
+                pass
+        match stmt:
+            case tree.For(body=inner) | tree.While(body=inner):
                 stack.extend(inner[::-1])
+            case tree.Let(value=tree.For() as loop) | tree.Var(value=tree.For() as loop):
+                stack.append(loop)
+            case tree.Assign(value=tree.For() as loop):
+                stack.append(loop)
             case _:
                 pass
     return list(found)

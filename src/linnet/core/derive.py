@@ -40,7 +40,7 @@ from linnet.core.ir import (
 )
 from linnet.core.rules import Broken, Obligation, Outcome, Ruling
 from linnet.diagnostics import InternalError
-from linnet.dims import Dim
+from linnet.dims import Dim, Relation
 from linnet.types import BOOL, I64, DType, TensorType
 
 # ---------------------------------------------------------------- reading types
@@ -277,14 +277,23 @@ def _for(node: For) -> Derived | Broken:
         elements.append(x.type.element)
     carried = _types(node.carried)
     results = results_of(node.body)
-    collected: tuple[ValueType, ...] = ()
-    if len(results) > len(carried):
+    first = len(results) - node.stacked
+    collected: list[ValueType] = []
+    for type in results[len(carried) : first]:
         if length is None:
             return Broken("E2121", f"collected over {node.start}..{node.stop}")
-        collected = tuple(ArrayType(t, length) for t in results[len(carried) :])
+        collected.append(ArrayType(type, length))
+    stacks: list[ValueType] = []
+    obligations: tuple[Obligation, ...] = ()
+    for type in results[first:]:
+        if not isinstance(type, TensorType):
+            return Broken("E2124", f"{type} is yielded")
+        stacks.append(TensorType((node.stop - node.start, *type.shape), type.dtype))
+        obligations = (Obligation("E2209", Relation("<=", node.start, node.stop)),)
     given = [TensorType((), I64), *carried, *elements, *_types(node.fixed)]
     return _with(
-        ResultsType((*results[: len(carried)], *collected)),
+        ResultsType((*results[: len(carried)], *collected, *stacks)),
+        obligations,
         _equal_lists("inputs of body", [p.of for p in node.body.params], given),
         _equal_lists("carried values", carried, results[: len(carried)]),
     )

@@ -99,9 +99,9 @@ PRELUDE_BINARY: dict[str, BinaryOp] = {"min": "min", "max": "max", "shl": "shl",
 
 
 def run(body: Body, stmts: Sequence[tree.Stmt]) -> Value:
-    """Runs the statements; the value of the `return` that ends them."""
+    """Runs the statements; the value of the `return` or `yield` that ends them."""
     for stmt in stmts:
-        if isinstance(stmt, tree.Return):
+        if isinstance(stmt, (tree.Return, tree.Yield)):
             return expr(body, stmt.value) if stmt.value is not None else ()
         statement(body, stmt)
     return ()
@@ -117,12 +117,12 @@ def statement(body: Body, stmt: tree.Stmt) -> None:
             body.bind(name, hinted(expr(body, value), name.text))
         case tree.Assign(name=name, value=value):
             assign(body, name, expr(body, value))
-        case tree.StaticFor():
-            control.static_for(body, stmt)
+        case tree.For():
+            control.for_loop(body, stmt)
         case tree.While():
             control.while_loop(body, stmt)
-        case tree.Return():
-            raise InternalError("lower", "a return inside a loop")
+        case tree.Return() | tree.Yield():
+            raise InternalError("lower", "a return inside a loop, or a yield outside")
 
 
 def assign(body: Body, name: tree.Ident, value: Value) -> None:
@@ -197,6 +197,8 @@ def expr(body: Body, e: tree.Expr) -> Value:
             return indexed.reduction(body, e)
         case tree.If():
             return if_else(body, e)
+        case tree.For():
+            return control.for_loop(body, e)
         case tree.Match():
             return match_(body, e)
         case _:

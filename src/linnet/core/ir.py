@@ -260,12 +260,13 @@ class While(Node):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class For(Node):
-    """`static for`: a counted loop, over a range or over the elements of sub arrays.
+    """A counted loop, over a range or (`static for`) over the elements of sub arrays.
 
     body takes `(i: i64, *carried, *elements of scanned, *fixed)` and returns `(*carried, *elements
-    of collected)`. Results: the final carried values, then one ArrayType per collected element
-    type. `scanned` have ArrayTypes of length stop - start, with start 0; a state among them is
-    collected too. `variable` is the loop's name in the source.
+    of collected, *what a turn yields)`. Results: the final carried values, then one ArrayType per
+    collected element type, then the `stacked` last ones, each of which has every turn's value on
+    a new leading axis. `scanned` have ArrayTypes of length stop - start, with start 0; a state
+    among them is collected too. `variable` is the loop's name in the source.
     """
 
     body: Function
@@ -275,6 +276,7 @@ class For(Node):
     carried: tuple[Node, ...]
     scanned: tuple[Node, ...]
     fixed: tuple[Node, ...]
+    stacked: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -192,9 +192,10 @@ def node_text(node: Node, names: Names) -> str:
         case While(_, _, inputs, count):
             carried, fixed = inputs[:count], inputs[count:]
             return f"while carry ({_listed(carried, names)}) with ({_listed(fixed, names)})"
-        case For(_, variable, start, stop, carried, scanned, fixed):
+        case For(_, variable, start, stop, carried, scanned, fixed, stacked):
             lists = (("carry", carried), ("scan", scanned), ("with", fixed))
             given = [f"{word} ({_listed(nodes, names)})" for word, nodes in lists if nodes]
+            given += [f"stack {stacked}"] if stacked else []
             return " ".join([f"for {variable} in {start} .. {stop}", *given])
         case Element(x, index):
             return f"element {names[x]} [{index}]"

@@ -39,6 +39,7 @@ from linnet.core.ir import (
     functions_of,
     operands,
 )
+from linnet.core.ranges import Ranges, given
 from linnet.core.rules import Broken
 from linnet.diagnostics import InternalError
 from linnet.dims import Dim, Facts, proves
@@ -117,8 +118,8 @@ def bodies(function: Function) -> list[Function]:
 class RewritingBuilder(Builder):
     """A builder that hands out, for every node asked of it, what a rule makes of that node."""
 
-    def __init__(self, facts: Facts, rule: Rule) -> None:
-        super().__init__(facts)
+    def __init__(self, facts: Facts, rule: Rule, ranges: Ranges) -> None:
+        super().__init__(facts, ranges)
         self._rule = rule
         self._better: dict[Node, Node] = {}
 
@@ -161,23 +162,23 @@ def rewrite(
     """
     renewed = dict(functions or {})
 
-    def of(body: Function, facts: Facts) -> Function:
+    def of(body: Function, facts: Facts, ranges: Ranges) -> Function:
         if body in renewed:
             return renewed[body]
         facts = facts.extend(body.facts)
-        builder = RewritingBuilder(facts, rule)
+        builder = RewritingBuilder(facts, rule, ranges)
         done: dict[Node, Node] = {}
         for node in nodes_of(body):
             for inner in functions_of(node):
                 if not isinstance(node, Call) and inner not in renewed:
-                    renewed[inner] = of(inner, facts)
+                    renewed[inner] = of(inner, facts, given(node, ranges))
             done[node] = rebuild(builder, node, [done[x] for x in operands(node)], {}, renewed)
         results = tuple(done[node] for node in body.results)
         if all(a is b for a, b in zip(results, body.results, strict=True)):
             return body
         return replace(body, results=results)
 
-    return of(function, Facts())
+    return of(function, Facts(), {})
 
 
 Change = Callable[[Function, Mapping[Function, Function]], Function]
@@ -317,7 +318,7 @@ def _rebuild(
             return builder.if_(inputs[0], run(then), run(other), inputs[1:], span)
         case While(test, body, _, count):
             return builder.while_(run(test), run(body), inputs, count, span)
-        case For(body, variable, start, stop, carried, scanned):
+        case For(body, variable, start, stop, carried, scanned, _, stacked):
             a, b = len(carried), len(carried) + len(scanned)
             return builder.for_(
                 run(body),
@@ -327,6 +328,7 @@ def _rebuild(
                 inputs[:a],
                 inputs[a:b],
                 inputs[b:],
+                stacked,
                 span,
             )
         case Result(_, index):

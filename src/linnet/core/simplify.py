@@ -61,7 +61,7 @@ def simpler(node: Node, b: Builder) -> Node | None:
         case Reshape() | Permute() | Expand() | Slice() | Concat() | Reduce():
             return _shape(node, b)
         case Gather(x, indices, proved):
-            known = unclamped(node, b.facts)
+            known = unclamped(node, b.facts, b.ranges)
             return None if known == proved else b.gather(x, indices, known, node.span)
         case Element(Update(x, written, value), index):
             return value if written == index else b.element(x, index, node.span)

@@ -61,6 +61,7 @@ class Cursor:
         self.close = -1  # the brace that ends the body being read, if there is one
         self.depth = 0  # brackets and bodies around this point
         self.height = 0  # of the expression read last
+        self.deepest = 0  # how far down anything has stood since this was last reset
         self.in_block = False
         self.boundary = self.item_boundary  # where what is being read may go on after a mistake
         self.failed_at = -1
@@ -197,6 +198,7 @@ class Cursor:
     def enter(self) -> None:
         """Count one more level around what follows; `leave` ends it."""
         self.depth += 1
+        self.deepest = max(self.deepest, self.depth)
         if self.depth > MAX_DEPTH:
             raise self.deep()
 
@@ -208,6 +210,7 @@ class Cursor:
         if self.depth + height > MAX_DEPTH:
             raise self.deep()
         self.height = height
+        self.deepest = max(self.deepest, self.depth + height)
 
     def deep(self) -> Unreadable:
         if not self.too_deep:
@@ -298,7 +301,7 @@ class Cursor:
         self.enter()
         height = 0
         while not self.closing(closer):
-            start, depth, close = self.at, self.depth, self.close
+            start, outer = self.at, (self.depth, self.close, self.boundary)
             self.height = 0
             whole = False
             try:
@@ -308,7 +311,7 @@ class Cursor:
                 if not self.closing(closer) and not self.take(","):
                     raise self.expected(f"`,` or `{closer}`", related=related)
             except Unreadable:
-                self.depth, self.close = depth, close
+                self.depth, self.close, self.boundary = outer
                 if not self.next_element(start, closer, limit):
                     raise
                 if bad is not None and not whole:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Literal, cast
 
 from linnet.diagnostics import Edit, Help, Label
@@ -30,14 +31,20 @@ _PREFIXES = words("! - +")
 _WORD_OPERATORS = {"and": "&&", "or": "||"}
 _MAX_INT = (1 << 63) - 1
 
-BEGINS_EXPR = _PREFIXES | words("true false none some ( [ if match") | {NAME, INT, FLOAT, STRING}
+BEGINS_EXPR = (
+    _PREFIXES | words("true false none some ( [ if match for") | {NAME, INT, FLOAT, STRING}
+)
 _BEGINS_OWN = BEGINS_EXPR - words("( [ - +")  # cannot go on an expression
 # Keywords that end an expression rather than being meant as a name in it.
 _NOT_A_VALUE = STATEMENT_WORDS | words("else in where as module use pub")
 
 
-class Expressions(Cursor):
+class Expressions(Cursor, ABC):
     """Reads each form with one method; what the method returns is whole, and just read."""
+
+    @abstractmethod
+    def body(self, what: str) -> tuple[tree.Stmt, ...]:
+        """The statements of a loop used as a value, in their braces."""
 
     # ------------------------------------------------------------ patterns
 
@@ -248,11 +255,13 @@ class Expressions(Cursor):
         return self.peek().kind in BEGINS_EXPR and not self.first_on_line(self.at)
 
     def branches(self) -> bool:
-        return self.token.kind in ("if", "match")
+        return self.token.kind in ("if", "match", "for")
 
     def branching(self, is_operand: bool) -> tree.Expr:
-        """An `if` or `match`; as an operand it needs parentheses."""
+        """An `if` or `match`, which as an operand needs parentheses, or a `for`."""
         word = self.token.text
+        if word == "for":
+            return self.for_(self.token.start, static=False)  # the checker knows where it may stand
         value = self.if_() if word == "if" else self.match_()
         if is_operand or self.token.kind in BINDING:
             start, end = value.span.start, value.span.end
@@ -406,6 +415,25 @@ class Expressions(Cursor):
 
     def index_name(self) -> tree.Ident | tree.PackRef:
         return self.pack() if self.token.kind == "*" else self.name("the name of an index")
+
+    def for_(self, start: int, *, static: bool) -> tree.For:
+        """A loop from its `for` on; as a value it is as high as what stands in it."""
+        outer, self.deepest = self.deepest, self.depth
+        self.expect("for", "after `static`")
+        name = self.name("the name of the loop's variable")
+        self.expect("in", "after the name of the loop's variable")
+        first = self.arith()
+        stop: tree.Expr | None = None
+        if self.token.kind == "..." or (self.token.kind, self.peek().kind) == ("..", "="):
+            help = "write `a..b + 1` to include `b`"
+            raise self.fail("a range is written `a..b` and ends before `b`", help=help)
+        if self.take(".."):
+            stop = self.arith()
+        body = self.body("`static for`" if static else "`for`")
+        height = self.deepest - self.depth
+        self.deepest = max(outer, self.deepest)
+        self.grow(height + 1)
+        return tree.For(self.since(start), static, name, first, stop, body)
 
     # ------------------------------------------------------------ primaries
 
@@ -573,6 +601,7 @@ class Expressions(Cursor):
         if assigns or self.token.kind in STATEMENT_WORDS:
             raise self.fail(
                 "a branch is one expression, without statements",
+                code="E2124" if self.token.kind == "yield" else "E1101",
                 help="compute it before with `let`, or in a `fn`",
             )
         value = self.expr()
@@ -620,8 +649,10 @@ class Expressions(Cursor):
     def no_operand(self) -> tree.Expr:
         """A word of the language where a value stands is taken for a name; the rest fails."""
         token = self.token
-        if token.kind == "for" or (token.kind == RESERVED and self.peek().kind in _BEGINS_OWN):
+        if token.kind == RESERVED and self.peek().kind in _BEGINS_OWN:
             raise self.reserved_syntax()
+        if token.kind in ("yield", "static") and not self.first_on_line(self.at):
+            raise self.no_loop_value()
         if token.kind == "self":
             self.report("there is no `self`: members are bare names", self.here())
             self.advance()
@@ -633,11 +664,16 @@ class Expressions(Cursor):
             return tree.Name(self.span(token), token.text)
         raise self.expected("an expression", help=self.operator_help())
 
+    def no_loop_value(self) -> Unreadable:
+        """A `yield` or a `static for` where a value stands."""
+        if self.token.kind == "static":
+            help = self.fix("for", self.between(self.token.start, self.peek().end))
+            return self.fail("a `static for` has no value", code="E2124", help=help)
+        help_text = "bind the loop: `let ys = for i in 0..n { yield ... }`"
+        return self.fail("`yield` is not a value", code="E2124", help=help_text)
+
     def reserved_syntax(self) -> Unreadable:
-        help = "write `static for`" if self.token.kind == "for" else None
-        return self.fail(
-            f"`{self.token.text}` is reserved for later versions", code="E1103", help=help
-        )
+        return self.fail(f"`{self.token.text}` is reserved for later versions", code="E1103")
 
     def operator_help(self) -> Help | str | None:
         """For operators of other languages: two signs side by side that Linnet reads as two."""

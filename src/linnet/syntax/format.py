@@ -320,25 +320,31 @@ class _Formatter(Stream):
             case tree.Assign():
                 return join(self.take(), self.bound("=", statement.value))
             case tree.Return():
-                return self.return_(statement)
-            case tree.StaticFor():
-                head = [self.take("static"), _SPACE, self.take("for"), _SPACE, self.take(), _SPACE]
-                head += [self.take("in"), _SPACE, self.expr(statement.start)]
-                if statement.stop is not None:
-                    head += [self.take(".."), self.expr(statement.stop)]
-                body = self.braces(statement.body, self.statement, _keep)
-                return join(*head, _SPACE, body)
+                return self.given("return", statement.value)
+            case tree.For():
+                return self.for_(statement)
+            case tree.Yield():
+                return self.given("yield", statement.value)
             case tree.While():
                 head = [self.head("while", statement.condition)]
                 return join(*head, self.braces(statement.body, self.statement, _keep))
 
-    def return_(self, statement: tree.Return) -> Layout:
-        word = self.take("return")
-        if statement.value is None:
-            return word
+    def for_(self, loop: tree.For) -> Layout:
+        head = [self.take("static"), _SPACE] if loop.static else []
+        head += [self.take("for"), _SPACE, self.take(), _SPACE]
+        head += [self.take("in"), _SPACE, self.expr(loop.start)]
+        if loop.stop is not None:
+            head += [self.take(".."), self.expr(loop.stop)]
+        return join(*head, _SPACE, self.braces(loop.body, self.statement, _keep))
+
+    def given(self, word: str, value: tree.Expr | None) -> Layout:
+        """`return` or `yield`, and the value."""
+        before = self.take(word)
+        if value is None:
+            return before
         if self.breaks():
-            return join(word, indent(self.line(), self.expr(statement.value)))
-        return join(word, _SPACE, self.expr(statement.value))
+            return join(before, indent(self.line(), self.expr(value)))
+        return join(before, _SPACE, self.expr(value))
 
     def index_name(self, name: tree.Ident | tree.PackRef) -> Layout:
         return self.pack() if isinstance(name, tree.PackRef) else self.take()
@@ -395,6 +401,8 @@ class _Formatter(Stream):
             case tree.Match():
                 head = self.head("match", expr.subject)
                 return join(head, self.braces(expr.arms, self.arm, _keep))
+            case tree.For():
+                return self.for_(expr)
             case tree.BadExpr():
                 raise InternalError("format", "an expression with a syntax error")
             case tree.Name() | tree.IntLit() | tree.FloatLit() | tree.StringLit():
@@ -488,7 +496,9 @@ def _breaks_inside(expr: tree.Expr) -> bool:
             return _breaks_inside(expr.value)
         case tree.Reduction():
             return _breaks_inside(expr.body)
-        case tree.ShapeLit() | tree.Tuple() | tree.Paren() | tree.Some() | tree.If() | tree.Match():
+        case tree.ShapeLit() | tree.Tuple() | tree.Paren() | tree.Some():
+            return True
+        case tree.If() | tree.Match() | tree.For():
             return True
         case _:
             return False

@@ -452,7 +452,11 @@ class _Parser(Expressions):
             case "return":
                 return self.return_()
             case "static":
-                return self.static_for()
+                return self.for_(self.advance().start, static=True)
+            case "for":
+                return self.for_(self.token.start, static=False)
+            case "yield":
+                return self.yield_()
             case "while":
                 return self.while_()
             case "name" if self.peek().kind == "=":
@@ -521,7 +525,7 @@ class _Parser(Expressions):
     def return_(self) -> tree.Return:
         start = self.advance().start
         assigns = self.token.kind == NAME and self.peek().kind == "="
-        if assigns or self.token.kind not in BEGINS_EXPR | {RESERVED, BAD, "for", "self"}:
+        if assigns or self.token.kind not in BEGINS_EXPR | {RESERVED, BAD, "self"}:
             return tree.Return(self.since(start), None)
         value = self.value()
         return tree.Return(self.since(start), value)
@@ -532,21 +536,10 @@ class _Parser(Expressions):
         value = self.value()
         return tree.Assign(self.since(name.span.start), name, value)
 
-    def static_for(self) -> tree.StaticFor:
+    def yield_(self) -> tree.Yield:
         start = self.advance().start
-        self.expect("for", "after `static`")
-        name = self.name("the name of the loop's variable")
-        self.expect("in", "after the name of the loop's variable")
-        first = self.arith()
-        stop: tree.Expr | None = None
-        inclusive = self.token.kind == "..." or (self.token.kind, self.peek().kind) == ("..", "=")
-        if inclusive:
-            help = "write `a..b + 1` to include `b`"
-            raise self.fail("a range is written `a..b` and ends before `b`", help=help)
-        if self.take(".."):
-            stop = self.arith()
-        body = self.body("`static for`")
-        return tree.StaticFor(self.since(start), name, first, stop, body)
+        value = self.value()
+        return tree.Yield(self.since(start), value)
 
     def while_(self) -> tree.While:
         start = self.advance().start
@@ -562,7 +555,7 @@ class _Parser(Expressions):
         if not self.first_on_line(self.at) and self.tokens[self.at - 1].kind not in ("{", "}"):
             what = f"an operator or a new statement, found {self.found()}"
             raise self.fail(f"expected {what}", help=self.compare_help())
-        if kind == "for" or kind == RESERVED or kind == "extern":
+        if kind == RESERVED or kind == "extern":
             raise self.reserved_syntax()
         if kind in ("if", "match"):
             help = f"bind or return its value: `let x = {kind} ...`"
@@ -584,7 +577,9 @@ class _Parser(Expressions):
         if kind in BEGINS_EXPR:
             self.expression_statement()
             return None
-        raise self.expected("a statement (`let`, `var`, `return`, `static for`, `while`, `x = ..`)")
+        raise self.expected(
+            "a statement (`let`, `var`, `return`, `for`, `while`, `yield`, `x = ..`)"
+        )
 
     def operator_assignment(self, name: str, operator: Token, equals: Token) -> None:
         at = self.between(operator.start, equals.end)

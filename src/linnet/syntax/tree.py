@@ -201,6 +201,18 @@ class Match(Syntax):
 
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
+class For(Syntax):
+    """`for name in start..stop { }`, a statement, or the whole value of one if its body yields;
+    or `static for name in start { }`, over a sub array or `start..stop`."""
+
+    static: bool
+    name: Ident
+    start: Expr
+    stop: Expr | None
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class BadExpr(Syntax):
     """What the parser could not read; already reported."""
 
@@ -224,6 +236,7 @@ Expr = (
     | Reduction
     | If
     | Match
+    | For
     | BadExpr
 )
 
@@ -352,22 +365,19 @@ class Return(Syntax):
 
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
-class StaticFor(Syntax):
-    """`static for name in start { }` over a sub array, or `start..stop`."""
-
-    name: Ident
-    start: Expr
-    stop: Expr | None
-    body: tuple[Stmt, ...]
-
-
-@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class While(Syntax):
     condition: Expr
     body: tuple[Stmt, ...]
 
 
-Stmt = Let | IndexLet | Var | Assign | Return | StaticFor | While
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
+class Yield(Syntax):
+    """`yield value`: what one turn of a `for` adds to its value."""
+
+    value: Expr
+
+
+Stmt = Let | IndexLet | Var | Assign | Return | For | While | Yield
 
 
 # ---------------------------------------------------------------- items

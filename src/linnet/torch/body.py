@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from linnet.backends import Kernel
-from linnet.core.derive import shape_of
+from linnet.core.derive import dtype_of, shape_of
 from linnet.core.ir import (
     ArrayType,
     Binary,
@@ -48,8 +48,8 @@ from linnet.core.ir import (
 )
 from linnet.diagnostics import InternalError
 from linnet.dims import Facts
-from linnet.emit import Ex, Lines, call, count_uses, dim_text, ordered, snake_case
-from linnet.torch.express import Expressions
+from linnet.emit import Ex, Lines, bundle, call, count_uses, dim_text, ordered, snake_case
+from linnet.torch.express import Expressions, torch_dtype
 from linnet.torch.state import (
     Place,
     Residence,
@@ -60,6 +60,7 @@ from linnet.torch.state import (
     state_inputs,
     written_operands,
 )
+from linnet.types import I64
 
 if TYPE_CHECKING:
     from linnet.torch.emit import FunctionWriter
@@ -122,6 +123,7 @@ class Scope(Expressions):
         self.states: dict[Node, Place] = {}  # of the body's state params
         self.demanded: list[tuple[Node, Place]] = []
         self.values = body.value_results  # the results that are no new state
+        self.copied: frozenset[int] = frozenset()  # those of them that whoever takes them copies
         self.uses: Counter[Node] = Counter()
         self.filled_for: Counter[Node] = Counter()  # users that take no Python number
         self.outcomes: dict[Node, dict[int, Result]] = {}
@@ -145,7 +147,7 @@ class Scope(Expressions):
                 self.shared.add(node)
         self._store(None)
         results = [self.full(r) for r in self.values]
-        for i in self.residence.cloned_results:
+        for i in self.residence.cloned_results - self.copied:
             results[i] = results[i].method("clone")
         return results
 
@@ -636,6 +638,7 @@ class Scope(Expressions):
                 continue
             for k in range(at[0], len(lines)):
                 lines[k] = (lines[k][0], new.sub(name, lines[k][1]))
+            lines[at[0] :] = [line for line in lines[at[0] :] if line[1] != f"{name} = {name}"]
             steps = [(n, new.sub(name, t)) for n, t in others]
         return steps
 
@@ -714,19 +717,57 @@ class Scope(Expressions):
             else:
                 self._given(child, param, x)
         states = [p for p in rest[:scanned] if p.kind == "state"]
-        first = len(body.results) - len(states)
+        yielded = len(body.results) - node.stacked
+        first = yielded - len(states)
         values = self._returning(child, {first + j: child.states[p] for j, p in enumerate(states)})
+        stacks = self._stacks(node, yielded)
+        child.copied = frozenset(range(len(values) - node.stacked, len(values)))
         start = len(self.lines.items)
         self.lines.add("for")
         results = dict(zip(values, self._nested(child), strict=True))
-        self._lend(node, child, values)
+        self._lend(node, child, [i for i in values if i < yielded])
+        self._put(node, stacks, results, child, number)
         self._next(names, results, child, start)
+        names |= stacks
         if len(self.lines.items) == start + 1:
             self.lines.items.append((self.lines.depth + 1, "pass"))
         counted = any(re.search(rf"\b{number}\b", t) for _, t in self.lines.items[start + 1 :])
         head = self._for_head(node, element, number, counted, arrays)
         self.lines.items[start] = (self.lines.depth, head)
         self._after(node, names)
+
+    def _stacks(self, node: For, yielded: int) -> dict[int, str]:
+        """An empty tensor for each stacked result that is read, which the turns fill."""
+        names: dict[int, str] = {}
+        for i, outcome in sorted(self.outcomes.get(node, {}).items()):
+            if i >= yielded:
+                names[i] = self.writer.names.fresh(outcome.hint or "stacked")
+                sizes = bundle([self.dim(d) for d in shape_of(outcome)])
+                dtype = torch_dtype(dtype_of(outcome))
+                empty = call("torch.empty", sizes, dtype=dtype, device="DEVICE")
+                self.lines.add(f"{names[i]} = {empty}")
+        return names
+
+    def _put(
+        self,
+        node: For,
+        stacks: Mapping[int, str],
+        results: Mapping[int, Ex],
+        child: Scope,
+        number: str,
+    ) -> None:
+        """A turn's values are written at its place, before the carried variables move on."""
+        self.lines.depth += 1
+        zero = node.start.constant == 0
+        at = number if zero else f"{number} - {self.dim(node.start)}"
+        for i, name in stacks.items():
+            text, value = results[i].text, child.body.results[i]
+            if value in child.numbers and dtype_of(value) == I64:
+                text = child.env[value].text  # no tensor of its own
+            elif len(results) == 1:
+                text = child.last_value(text)
+            self.lines.add(f"{name}[{at}] = {text}")
+        self.lines.depth -= 1
 
     def _for_head(
         self, node: For, element: str, number: str, counted: bool, arrays: set[str]

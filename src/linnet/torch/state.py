@@ -463,6 +463,8 @@ def aliased_inputs(node: Node, index: int) -> tuple[int, ...]:
             return _aliased_params(function)[index]
         case _:
             # A body never returns a view of a buffer, but may return a value that it was given.
+            if isinstance(node, For) and index >= len(node.body.results) - node.stacked:
+                return ()  # a stack of copies
             return tuple(i for i, p in met_params(node) if p.kind == "value")
 
 
