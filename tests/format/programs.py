@@ -69,9 +69,16 @@ def statement(random: Random, depth: int) -> str:
         f"x = {value}",
     ]
     if depth:
+        forms.append(f"for i in a..{tight(random, 1)} {{ {statement(random, depth - 1)} }}")
+        forms.append(f"let {name(random)} = {loop(random, depth)}")
         forms.append(f"while {value} {{ {statement(random, depth - 1)} }}")
         forms.append(f"static for i in 0..{tight(random, 1)} {{ {statement(random, depth - 1)} }}")
     return random.choice(forms)
+
+
+def loop(random: Random, depth: int) -> str:
+    body = f"{statement(random, depth - 1)} yield {expression(random, depth - 1)}"
+    return f"for i in {tight(random, 1)}..n {{ {body} }}"
 
 
 def expression(random: Random, depth: int) -> str:
@@ -105,6 +112,7 @@ def primary(random: Random, depth: int) -> str:
         f"f<{tight(random, depth - 1)}, [B, *S]{comma(random)}>({value})",
         f"{primary(random, depth - 1)}[{value}, {name(random)}:{value}, ::2, ...{comma(random)}]",
         f"{primary(random, depth - 1)}.field()",
+        f"f({loop(random, 1)}{comma(random)})",
     ]
     return random.choice(forms)
 

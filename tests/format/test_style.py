@@ -90,6 +90,18 @@ BODIES = {
         """,
     ),
     "an empty loop": ("while a {\n\n}", "while a {}"),
+    "loops and their values": (
+        "for i in 0 .. n-1 { x=i } let (a,b)=for i in 0..n{// first\nlet y=i yield(y,1)}",
+        """
+        for i in 0..n - 1 {
+            x = i
+        }
+        let (a, b) = for i in 0..n { // first
+            let y = i
+            yield (y, 1)
+        }
+        """,
+    ),
     "literals as written": (
         'let x = f(0xFF, 1_000, 1E-5, "\\u{1F600}")',
         'let x = f(0xFF, 1_000, 1E-5, "\\u{1F600}")',
