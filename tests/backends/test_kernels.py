@@ -20,6 +20,7 @@ from linnet.core.ir import Call, Function, Program
 from linnet.core.lower import lower_function
 from linnet.policy import tolerance
 from linnet.reference import evaluate_function
+from linnet.syntax import tree
 from linnet.torch import LinnetModule
 from linnet.torch import kernels as K
 from linnet.torch.runtime import _tensor_of
@@ -40,7 +41,9 @@ def analysis(module: str) -> Analysis:
 @cache
 def op_function(op: str, dtype: str, ranks: tuple[tuple[str, int], ...], absent: Any) -> Program:
     module, _, name = op.partition("::")
-    dtypes = {"T": dtype}
+    fn = analysis(module).modules[module].items[name]
+    assert isinstance(fn, tree.Fn)
+    dtypes = {g.name.text: dtype for g in fn.generics if g.kind.text not in ("Dim", "Shape")}
     return lower_function(
         analysis(module), module, name, dtypes=dtypes, ranks=dict(ranks), absent=absent
     )

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from linnet.backends import Kernel, Sample, call_dims, call_dtype
-from linnet.core.derive import shape_of
+from linnet.core.derive import dtype_of, shape_of
 from linnet.core.ir import Call, Node, Result
 from linnet.diagnostics import PlanError
 from linnet.policy import Policy
@@ -375,6 +375,30 @@ def layer_norm(
     return F.layer_norm(x, weight.shape, weight, bias, float(eps))
 
 
+def batch_norm(
+    x: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    eps: float | Tensor,
+) -> Tensor:
+    """Each channel of `[B, C, H, W]` with given statistics, in f32 and rounded once."""
+    mean, variance, weight, bias = (t.float() for t in (mean, variance, weight, bias))
+    wide = F.batch_norm(x.float(), mean, variance, weight, bias, eps=float(eps))
+    return wide.to(x.dtype)
+
+
+def group_norm(
+    x: Tensor, weight: Tensor, bias: Tensor, eps: float | Tensor, *, Groups: int
+) -> Tensor:
+    """Groups of neighbouring channels of `[B, C, H, W]` normalised; the quotient in f32."""
+    if x.dtype is torch.float32:
+        return torch.group_norm(x, Groups, weight, bias, float(eps))
+    scaled = torch.group_norm(x.float(), Groups, eps=float(eps)).to(x.dtype)
+    return scaled * weight[:, None, None] + bias[:, None, None]
+
+
 def swiglu(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
     """`down(silu(gate x) * up x)`."""
     return F.linear(F.silu(F.linear(x, gate)) * F.linear(x, up), down)
@@ -484,6 +508,84 @@ def paged_prefill_attention(
     return mixed.to(query.dtype)
 
 
+# ---------------------------------------------------------------- convolution and pooling
+
+
+def conv2d(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, Stride: int, Pad: int
+) -> Tensor:
+    """The convolution with one stride and one padding, in the dtype of the inputs."""
+    return _convolved(x, weight, bias, (Stride, Stride), (Pad, Pad))
+
+
+def conv2d_rect(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    StrideH: int,
+    StrideW: int,
+    PadH: int,
+    PadW: int,
+) -> Tensor:
+    """The convolution with a stride and a padding for each axis."""
+    return _convolved(x, weight, bias, (StrideH, StrideW), (PadH, PadW))
+
+
+def conv1d(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, Stride: int, Pad: int
+) -> Tensor:
+    """The convolution along one axis."""
+    return _convolved(x, weight, bias, (Stride,), (Pad,))
+
+
+def _convolved(
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int], pad: Sequence[int]
+) -> Tensor:
+    if not x.numel() or not weight.numel():
+        # PyTorch refuses some of these, and sums nothing in the others.
+        sizes = zip(x.shape[2:], weight.shape[2:], stride, pad, strict=True)
+        places = [(n + 2 * p - k) // s + 1 for n, k, s, p in sizes]
+        product = x.new_zeros(x.shape[0], weight.shape[0], *places)
+        return product if bias is None else product + bias[(...,) + (None,) * len(pad)]
+    run = F.conv1d if len(pad) == 1 else F.conv2d
+    return run(x, weight, bias, stride, pad)
+
+
+def _raised(run: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def raised(x: Tensor, weight: Tensor, bias: Tensor | None = None, **sizes: int) -> Tensor:
+        if x.dtype.itemsize > 2:
+            return run(x, weight, bias, **sizes)
+        product = run(x.float(), weight.float(), **sizes).to(x.dtype)
+        return product if bias is None else product + bias[(...,) + (None,) * (x.ndim - 2)]
+
+    raised.__doc__ = f"{run.__doc__} Summed in f32, rounded once, then the bias."
+    return raised
+
+
+conv2d_f32 = _raised(conv2d)
+conv2d_rect_f32 = _raised(conv2d_rect)
+conv1d_f32 = _raised(conv1d)
+
+
+def max_pool2d(x: Tensor, *, K: int, Stride: int, Pad: int) -> Tensor:
+    """The largest of each K x K window; padding is finite, where f16 has such a number."""
+    lowest = float("-inf") if x.dtype is torch.float16 else _LOWEST
+    padded = F.pad(x, (Pad, Pad, Pad, Pad), value=lowest) if Pad else x
+    # A channel is as good as a row, and PyTorch refuses to have none of them.
+    pooled = F.max_pool2d(padded.flatten(0, 1)[:, None], K, Stride)
+    return pooled.reshape(*x.shape[:2], *pooled.shape[2:])
+
+
+# -1e30 in f32, also where the dtype could hold more of its digits.
+_LOWEST = float(torch.tensor(-1e30, dtype=torch.float32))
+
+
+def global_average_pool2d(x: Tensor) -> Tensor:
+    """The mean of each channel, in f32 and rounded once."""
+    return x.mean((2, 3), dtype=torch.float32).to(x.dtype)
+
+
 # ---------------------------------------------------------------- losses
 
 
@@ -544,6 +646,12 @@ def _is_f32(call: Call) -> str | None:
     return None if dtype == F32 else f"computes in {dtype}, the op in f32"
 
 
+def _scaled_once(call: Call) -> str | None:
+    """The op's product is f32: f64 has more digits."""
+    dtype = dtype_of(call.inputs[1])
+    return "computes in f64, the op in f32" if dtype == F64 else None
+
+
 def _no_unseen_row(call: Call) -> str | None:
     """In f16 the score of an unseen key is -inf, and a query that sees none would be NaN."""
     dtype = call_dtype(call)
@@ -590,6 +698,20 @@ def _writing(policy: Policy, name: str, *samples: Sample) -> tuple[Kernel, ...]:
     return (Kernel(policy, run, samples, in_place=f"{run}_", numbers=numbers),)
 
 
+def _convolution(name: str, *sizes: dict[str, int]) -> tuple[Kernel, ...]:
+    bias, dims = frozenset({"bias"}), tuple(n for n in sizes[0] if n.startswith(("Str", "Pad")))
+    samples = tuple(Sample({"B": 2, "Cin": 3, "Cout": 4, **each}) for each in sizes)
+    samples += (Sample(samples[0].dims, ("bias",)), Sample({**samples[0].dims, "Cin": 0}))
+    return (
+        Kernel("fast", f"kernels.{name}", samples, named=bias, dims=dims),
+        Kernel("equivalent", f"kernels.{name}_f32", samples, named=bias, dims=dims),
+    )
+
+
+def _experts(name: str, *samples: Sample) -> tuple[Kernel, ...]:
+    return _simple("equivalent", f"quantised.{name}", *samples)
+
+
 def _simple(policy: Policy, run: str, *samples: Sample, **options: Any) -> tuple[Kernel, ...]:
     return (Kernel(policy, run, samples, **options),)
 
@@ -606,6 +728,20 @@ _PAGES = {"Hq": 4, "Hk": 2, "N": 24, "Pages": 3, "Size": 4, "D": 8}
 _IN_PAGES = {"table": (0, 5), "positions": (0, 11), **_SCALE}
 _NORM = {"S_0": 2, "S_1": 3, "H": 8}
 _EPS = {"eps": (1e-5, 1e-5)}
+_IMAGE = {"B": 2, "C": 6, "H": 5, "W": 4}
+_MANY = {"R": 7, "K": 2, "E": 4, "In": 6, "Out": 5}
+_CHOSEN: dict[str, tuple[float, float]] = {"experts": (-1, 4)}
+_BLOCKS = {"R": 7, "K": 2, "E": 4, "G": 2, "Out": 5}
+_BYTES: dict[str, tuple[float, float]] = {"blocks": (0, 255), "scales": (110, 140), **_CHOSEN}
+_MIXTURES = tuple(
+    Sample({**_MANY, "R": rows, "E": experts}, ranges=_CHOSEN)
+    for rows, experts in ((7, 4), (1, 1), (0, 4))
+)
+_PACKED = (Sample(_BLOCKS, ranges=_BYTES), Sample({**_BLOCKS, "E": 1, "R": 0}, ranges=_BYTES))
+_FP8 = {"S_0": 2, "S_1": 3, "In": 6, "Out": 4}
+_FP8_RANGE: dict[str, tuple[float, float]] = {"weight": (0, 126), "scale": (0.1, 0.5)}
+_INT4 = {"Out": 4, "Groups": 3, "Half": 2}
+_INT4_RANGE: dict[str, tuple[float, float]] = {"packed": (0, 255), "zero": (0, 255)}
 
 KERNELS: dict[str, tuple[Kernel, ...]] = {
     "std.linalg::matmul": _simple(
@@ -779,5 +915,85 @@ KERNELS: dict[str, tuple[Kernel, ...]] = {
     "std.nn.parallel::shared": _elementwise("exact", ""),
     "std.nn.parallel::all_gather": _simple(
         "exact", "", Sample({"R": 3, "N": 4, "Shards": 1}), accepts=_one_shard
+    ),
+    "std.nn.norm::batch_norm": _simple(
+        "equivalent",
+        "kernels.batch_norm",
+        Sample(_IMAGE, ranges={**_EPS, "variance": (0.1, 2.0)}),
+        Sample({**_IMAGE, "B": 0}, ranges={**_EPS, "variance": (0.1, 2.0)}),
+        numbers=frozenset({"eps"}),
+    ),
+    "std.nn.norm::group_norm": _simple(
+        "equivalent",
+        "kernels.group_norm",
+        *(Sample({**_IMAGE, "Groups": groups}, ranges=_EPS) for groups in (1, 2, 6)),
+        dims=("Groups",),
+        numbers=frozenset({"eps"}),
+    ),
+    "std.nn.conv::conv2d": _convolution(
+        "conv2d",
+        {"H": 6, "W": 5, "K": 3, "Stride": 2, "Pad": 1},
+        {"H": 6, "W": 7, "K": 1, "Stride": 3, "Pad": 0},
+        {"H": 0, "W": 2, "K": 2, "Stride": 1, "Pad": 3},
+    ),
+    "std.nn.conv::conv2d_rect": _convolution(
+        "conv2d_rect",
+        {"H": 6, "W": 5, "KH": 3, "KW": 2, "StrideH": 2, "StrideW": 1, "PadH": 0, "PadW": 2},
+    ),
+    "std.nn.conv::conv1d": _convolution(
+        "conv1d",
+        {"L": 7, "K": 3, "Stride": 2, "Pad": 1},
+        {"L": 5, "K": 1, "Stride": 1, "Pad": 0},
+    ),
+    "std.nn.pool::max_pool2d": _simple(
+        "exact",
+        "kernels.max_pool2d",
+        Sample({**_IMAGE, "K": 3, "Stride": 2, "Pad": 1}),
+        Sample({**_IMAGE, "K": 2, "Stride": 2, "Pad": 0}),
+        Sample({**_IMAGE, "K": 2, "Stride": 1, "Pad": 3}),
+        Sample({**_IMAGE, "C": 0, "K": 2, "Stride": 1, "Pad": 1}),
+        dims=("K", "Stride", "Pad"),
+    ),
+    "std.nn.pool::global_average_pool2d": _simple(
+        "equivalent", "kernels.global_average_pool2d", Sample(_IMAGE), Sample({**_IMAGE, "H": 0})
+    ),
+    "std.nn.moe::linear_experts": _experts("linear_experts", *_MIXTURES),
+    "std.nn.moe::linear_experts_shared": _experts("linear_experts_shared", *_MIXTURES),
+    "std.nn.moe::combine_experts": _experts("combine_experts", *_MIXTURES),
+    "std.quant::mxfp4_experts": _experts("mxfp4_experts", *_PACKED),
+    "std.quant::mxfp4_experts_shared": _experts("mxfp4_experts_shared", *_PACKED),
+    "std.quant::mxfp4_linear_experts_shared": _experts("mxfp4_linear_experts_shared", *_PACKED),
+    "std.quant::mxfp4_combine_experts": _experts("mxfp4_combine_experts", *_PACKED),
+    "std.quant::decode_fp8": _simple(
+        "exact",
+        "quantised.decode_fp8",
+        Sample({"S_0": 40, "S_1": 50}, ranges={"bits": (0, 255)}),
+        Sample({}, ranges={"bits": (127, 127)}),
+    ),
+    "std.quant::linear_fp8": _simple(
+        "equivalent",
+        "quantised.linear_fp8",
+        Sample(_FP8, ranges=_FP8_RANGE),
+        Sample(_FP8, ("bias",), {**_FP8_RANGE, "weight": (0, 255)}),
+        named=frozenset({"bias"}),
+    ),
+    "std.quant::dequantize_int4_groups": _simple(
+        "exact",
+        "quantised.dequantize_int4_groups",
+        Sample(_INT4, ranges=_INT4_RANGE),
+        accepts=_scaled_once,
+    ),
+    "std.quant::linear_int4_groups": _simple(
+        "equivalent",
+        "quantised.linear_int4_groups",
+        Sample({"S_0": 2, "S_1": 3, **_INT4}, ranges=_INT4_RANGE),
+        Sample(_INT4, ("bias",), _INT4_RANGE),
+        named=frozenset({"bias"}),
+    ),
+    "std.quant::take_inputs": _simple(
+        "exact",
+        "quantised.take_inputs",
+        Sample({"S_0": 2, "S_1": 3, "N": 5}, ranges={"order": (-2, 7)}),
+        Sample({"N": 5}, ranges={"order": (0, 4)}),
     ),
 }
