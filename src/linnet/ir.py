@@ -435,7 +435,7 @@ def parse_binding(text: str) -> tuple[str, Value]:
 
 def _own_modules(analysis: Analysis) -> list[Module]:
     """The package's modules; of the standard library, which is one package, those asked for."""
-    if analysis.package.name == "std":
+    if analysis.package.is_std:
         return analysis.roots
     return [m for m in analysis.modules.values() if m.file.package is analysis.package]
 

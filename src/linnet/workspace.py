@@ -42,6 +42,11 @@ class Package:
     manifest: Source | None
     dependencies: dict[str, Package] = field(default_factory=dict[str, "Package"])
 
+    @property
+    def is_std(self) -> bool:
+        """The standard library: it alone is a folder without a manifest."""
+        return self.root is not None and self.manifest is None
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ModuleFile:
@@ -124,7 +129,7 @@ class Workspace:
         folders = path.parents if self._is_file(path) else (path, *path.parents)
         for folder in folders:
             if self._is_file(folder / MANIFEST):
-                return self._package(folder, ())
+                return self._package(folder)
         if self._is_file(path):
             return self._alone.setdefault(path, Package(path.stem, "", None, None))
         raise LinnetError(f"{path}: not in a package (no {MANIFEST} here or in a folder above)")
@@ -153,7 +158,9 @@ class Workspace:
         if owner is self.std and not rest:
             return None
         path = folder.joinpath(*rest).with_suffix(SUFFIX) if rest else folder / f"lib{SUFFIX}"
-        return self._module(path, owner) if self._is_file(path) else None
+        if not self._is_file(path) or self._in_another(path, folder):
+            return None
+        return self._module(path, owner)
 
     def files_of(self, package: Package) -> tuple[ModuleFile, ...]:
         """Every source file of a package, in the order of their paths."""
@@ -161,7 +168,10 @@ class Workspace:
             return tuple(self._module(p, package) for p, q in self._alone.items() if q is package)
         folder = package.root if package is self.std else package.root / "src"
         paths = {
-            path for path in self._overlays if path.suffix == SUFFIX and folder in path.parents
+            path
+            for path in self._overlays
+            if path.suffix == SUFFIX and folder in path.parents
+            if not self._in_another(path, folder)
         }
         return tuple(self._module(path, package) for path in sorted(paths | set(_walk(folder))))
 
@@ -184,6 +194,11 @@ class Workspace:
         src = package.root / "src"
         parts = path.relative_to(src if src in path.parents else package.root).with_suffix("").parts
         return ("crate",) if parts == ("lib",) and src in path.parents else ("crate", *parts)
+
+    def _in_another(self, path: Path, folder: Path) -> bool:
+        """Whether a package of its own, below `folder`, holds the file."""
+        above = path.relative_to(folder).parents
+        return any(self._is_file(folder / part / MANIFEST) for part in above if part.parts)
 
     def _in_std(self, path: Path) -> bool:
         assert self.std.root is not None
@@ -241,52 +256,59 @@ class Workspace:
 
     # --- manifests ----------------------------------------------------------------------------
 
-    def _package(self, root: Path, parents: tuple[Path, ...]) -> Package:
-        """The package at `root`; `parents` are those that are being opened because of it."""
+    def _package(self, root: Path) -> Package:
+        """The package at `root`; packages may depend on each other in a circle, modules may not."""
         if root not in self._packages:
             source = self._source(root / MANIFEST)
-            if self._unchanged(root, source, parents):
+            if self._unchanged(root, source):
                 return self._packages[root]
             manifest = _Manifest(source, self.findings)
             manifest.check()
             package = Package(manifest.name or root.name, manifest.version, root, source)
-            self._packages[root] = package
+            self._packages[root] = package  # before its dependencies, which may need it
             for name, place in manifest.dependencies():
-                if dependency := self._dependency(manifest, root, name, place, (*parents, root)):
+                if dependency := self._dependency(manifest, root, name, place):
                     package.dependencies[name] = dependency
         return self._packages[root]
 
-    def _unchanged(self, root: Path, manifest: Source, parents: tuple[Path, ...]) -> bool:
-        """Whether the package of an earlier workspace still stands; it is then taken over."""
+    def _unchanged(self, root: Path, manifest: Source) -> bool:
+        """Whether the package of an earlier workspace still stands; it is then taken over.
+
+        It does when no manifest has changed among all those that it depends on.
+        """
         old = self._before.packages.get(root)
         if old is None or old.manifest is not manifest:
             return False
         if any(d.code == "E5001" for d in self._before.findings):
             return False  # what a faulty manifest names may be there by now
-        self._packages[root] = old
-        for dependency in old.dependencies.values():
-            folder = dependency.root
-            assert folder is not None
-            there = folder not in parents and self._is_file(folder / MANIFEST)
-            if not there or self._package(folder, (*parents, root)) is not dependency:
-                del self._packages[root]
-                return False
+        reached = {root: old}
+        waiting = [old]
+        while waiting:
+            for dependency in waiting.pop().dependencies.values():
+                folder = dependency.root
+                assert folder is not None
+                if folder in reached:
+                    continue
+                if not self._is_file(folder / MANIFEST):
+                    return False
+                if self._source(folder / MANIFEST) is not dependency.manifest:
+                    return False
+                reached[folder] = dependency
+                waiting.append(dependency)
+        self._packages.update(reached)
         return True
 
-    def _dependency(
-        self, manifest: _Manifest, root: Path, name: str, place: str, chain: tuple[Path, ...]
-    ) -> Package | None:
+    def _dependency(self, manifest: _Manifest, root: Path, name: str, place: str) -> Package | None:
         folder = real(root / place)
-        if folder in chain:
-            names = [self._packages[p].name for p in chain[chain.index(folder) :]]
-            cycle = " -> ".join([*names, names[0]])
-            manifest.report(f"dependency `{name}` closes a cycle: {cycle}", name, "dependencies")
+        if folder == root:
+            message = f"dependency `{name}` is this package itself; its modules are `crate.x`"
+            manifest.report(message, name, "dependencies")
         elif not self._is_file(folder / MANIFEST):
             found = "has no linnet.toml" if folder.is_dir() else "is not a directory"
             message = f"dependency `{name}`: `{place}` {found} ({shown(folder)})"
             manifest.report(message, name, "dependencies")
         else:
-            return self._package(folder, chain)
+            return self._package(folder)
         return None
 
 
@@ -318,7 +340,9 @@ class _Manifest:
             self.unknown(key, "package", PACKAGE_KEYS)
         name, version, language = (self._text(package, key) for key in PACKAGE_KEYS)
         self.version = version or ""
-        if name is not None and re.fullmatch(PACKAGE_NAME, name):
+        if name is not None and name in ("std", "crate"):
+            self.report(f"`{name}` cannot be a package's name: it is taken", "name", "package")
+        elif name is not None and re.fullmatch(PACKAGE_NAME, name):
             self.name = name
         elif name is not None:
             self.report(f"`{name}` cannot be a package's name: {NAME_RULE}", "name", "package")
@@ -417,8 +441,12 @@ def real(path: str | Path) -> Path:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """The `.linnet` files below a folder; hidden folders are left out."""
+    """The `.linnet` files below a folder; hidden folders and packages below it are left out."""
     for place, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+        folders[:] = [
+            name
+            for name in folders
+            if not name.startswith(".") and not Path(place, name, MANIFEST).is_file()
+        ]
         paths = (Path(place, name) for name in files if name.endswith(SUFFIX))
         yield from (path for path in paths if path.is_file())  # no link to nothing

@@ -582,14 +582,20 @@ def _where(scope: Scope, parts: tuple[str, ...]) -> str | None:
             return f"did you mean `{near}`?" if near else None
         case "crate" if package.root is None:
             return "a file outside a package has no `crate`; a `linnet.toml` makes it one"
-        case "crate":
-            return f"it would be `src/{rest or 'lib'}.linnet` of package `{package.name}`"
-        case head if head in package.dependencies:
-            return f"it would be `src/{rest or 'lib'}.linnet` of package `{head}`"
+        case head if head == "crate" or head in package.dependencies:
+            owner = package if head == "crate" else package.dependencies[head]
+            workspace = scope.checking.workspace
+            files = workspace.files_of(owner) if workspace is not None else ()
+            names = [".".join((head, *f.name[1:])) for f in files]
+            near = similar(".".join(parts), names)
+            if near is not None and near != head:
+                return f"did you mean `{near}`?"
+            return f"it would be `src/{rest or 'lib'}.linnet` of package `{owner.name}`"
         case head:
-            return (
-                f"a module begins with `std`, `crate` or a key of `[dependencies]`; "
-                f"`{head}` is none of them"
+            near = similar(head, ["std", "crate", *package.dependencies])
+            begins = "a module begins with `std`, `crate` or a key of `[dependencies]`"
+            return f"{begins}; " + (
+                f"did you mean `{near}`?" if near else f"`{head}` is none of them"
             )
 
 
@@ -598,12 +604,11 @@ def exported(scope: Scope, module: Module, name: tree.Ident) -> ItemName | None:
     item = module.items.get(name.text)
     if item is None:
         public = [n for n, i in module.items.items() if i.public]
-        scope.report(
-            "E1201",
-            f"module `{module.name}` has no item `{name.text}`",
-            name,
-            help=suggestion(name, public),
-        )
+        brought = module.imports.get(name.text)
+        help: Help | str | None = suggestion(name, public)
+        if isinstance(brought, ItemName):
+            help = f"it only imports it; import it from `{brought.module.name}`, which declares it"
+        scope.report("E1201", f"module `{module.name}` has no item `{name.text}`", name, help=help)
         return None
     if not item.public and module is not scope.module:
         scope.report(

@@ -157,7 +157,9 @@ class Lowering:
         return Lowered(function, value)
 
     def _package(self, module: Module) -> str:
-        return "std" if module.name.split(".")[0] == "std" else module.file.package.name
+        # A module may declare any name: what is std's is where it lies.
+        package = module.file.package
+        return package.name if package.is_std or package.name != "std" else "std (another)"
 
     def _unique(self, name: str) -> str:
         if name not in self.functions:

@@ -657,6 +657,11 @@ class Expressions(Cursor, ABC):
             self.report("there is no `self`: members are bare names", self.here())
             self.advance()
             return tree.Name(self.span(token), token.text)
+        if token.kind in ("crate", "super") and self.peek().kind == ".":
+            raise self.fail(
+                "a module's path stands only in a `use` line",
+                help="write `use crate.m` at the top, and `m.x` here",
+            )
         is_word = self.keyword_as_name() and token.kind not in _NOT_A_VALUE
         if is_word or token.kind == RESERVED:
             self.reserved_as_name()

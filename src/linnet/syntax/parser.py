@@ -28,6 +28,8 @@ from linnet.syntax.tokens import (
 _RELATIONS = words("== != < <= > >=")
 _ASSIGNED_OPERATORS = words("+ - * / % & | ^")
 _OTHER_FN_WORDS = words("def func function fun proc")
+# What a value cannot begin with and yet is meant as one.
+_BEGINS_MISTAKE = frozenset({RESERVED, BAD, "self", "crate", "super"})
 _PARTS_TAKE_DOTS = "the parts of a module path are separated by `.`"
 
 
@@ -525,7 +527,7 @@ class _Parser(Expressions):
     def return_(self) -> tree.Return:
         start = self.advance().start
         assigns = self.token.kind == NAME and self.peek().kind == "="
-        if assigns or self.token.kind not in BEGINS_EXPR | {RESERVED, BAD, "self"}:
+        if assigns or self.token.kind not in BEGINS_EXPR | _BEGINS_MISTAKE:
             return tree.Return(self.since(start), None)
         value = self.value()
         return tree.Return(self.since(start), value)
