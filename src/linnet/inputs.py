@@ -5,10 +5,13 @@ Framework-neutral: an input is its shape and the name of its dtype.
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
+from keyword import iskeyword
+from typing import Any
 
 from linnet.core.derive import shape_of
 from linnet.core.ir import (
@@ -26,7 +29,7 @@ from linnet.core.rewrite import nodes_of
 from linnet.diagnostics import PlanError
 from linnet.dims import Atom, Dim, Relation
 from linnet.source import Span
-from linnet.types import OptionalType, StructType, TensorType, TupleType, Type
+from linnet.types import NoneType, StructType, TensorType, TupleType, Type
 
 Given = tuple[tuple[int, ...], str]
 """The shape of an input and the name of its dtype."""
@@ -328,11 +331,83 @@ def _natural_atom(atom: Atom) -> bool:
     return atom.op == "name" or all(map(_natural, atom.args))
 
 
-# ---------------------------------------------------------------- results
+# ---------------------------------------------------------------- structure
+
+
+def flat_inputs(
+    function: Function, inputs: Sequence[object] | Mapping[str, object], name: str
+) -> list[object]:
+    """One value for each value param of the entry, from one for each declared parameter.
+
+    Inputs are in order, or by name. A tuple is given as a tuple, a struct as a mapping of its
+    fields or as the record that `structured` makes of one. Raises PlanError for anything else.
+    """
+    takes = function.takes or tuple((p.name, _tensor(p)) for p in function.values)
+    if isinstance(inputs, Mapping):
+        inputs = _by_name(name, "input", [n for n, _ in takes], inputs)
+    if len(inputs) != len(takes):
+        named = ", ".join(f"{n}: {type}" for n, type in takes)
+        expected = f"{_count(len(takes), 'input')} ({named})" if named else "no inputs"
+        raise PlanError(f"{name} takes {expected}, not {len(inputs)}")
+    leaves: list[object] = []
+    for (param, type), value in zip(takes, inputs, strict=True):
+        _spread(f"{name}: {param}", type, value, leaves)
+    return leaves
+
+
+def _by_name(
+    where: str, kind: str, names: Sequence[str], given: Mapping[str, object]
+) -> list[object]:
+    """The values in the order of the names, all of which are there and no others."""
+    for name in given:
+        if name not in names:
+            listed = ", ".join(names) or f"no {kind}s"
+            hint = near(str(name), names)
+            raise PlanError(f"{where} has no {kind} {name}{hint}; it takes {listed}")
+    missing = [name for name in names if name not in given]
+    if missing:
+        raise PlanError(f"{where}: missing {', '.join(missing)}")
+    return [given[name] for name in names]
+
+
+def _spread(where: str, type: object, value: object, leaves: list[object]) -> None:
+    match type:
+        case TupleType(items):
+            if not isinstance(value, (tuple, list)):
+                raise PlanError(f"{where} is {_kind(value)}, expected {type}: pass a tuple")
+            if len(value) != len(items):
+                raise PlanError(f"{where} is a tuple of {len(value)}, expected {type}")
+            for i, (item, part) in enumerate(zip(items, value, strict=True)):
+                _spread(f"{where}[{i}]", item, part, leaves)
+        case StructType(fields=fields):
+            names = [name for name, _ in fields]
+            if isinstance(value, Mapping):
+                parts = _by_name(where, "field", names, value)
+            elif isinstance(value, tuple) and getattr(value, "_fields", ()) == _attributes(names):
+                parts = list(value)
+            else:
+                raise PlanError(
+                    f"{where} is {_kind(value)}, expected {type}: pass a mapping of its fields "
+                    f"({', '.join(names)}), or the record that an entry returned"
+                )
+            for (field, of), part in zip(fields, parts, strict=True):
+                _spread(f"{where}.{field}", of, part, leaves)
+        case NoneType():
+            if value is not None:
+                raise PlanError(f"{where} is {_kind(value)}, and was loaded as absent: pass None")
+        case _:
+            leaves.append(value)
+
+
+def _kind(value: object) -> str:
+    return f"of the Python type {value.__class__.__name__}"
 
 
 def structured(returns: Type | None, leaves: Sequence[object]) -> object:
-    """An entry's flat results in the structure of its declared type; tuples for tuples."""
+    """An entry's flat results in the structure of its declared type.
+
+    Tuples are tuples; a struct is a `record`; an absent optional is None.
+    """
     rest = list(leaves)
     value = _take(returns, rest)
     assert not rest, (returns, len(leaves))
@@ -341,15 +416,34 @@ def structured(returns: Type | None, leaves: Sequence[object]) -> object:
 
 def _take(type: Type | None, leaves: list[object]) -> object:
     match type:
-        case None:
+        case None | NoneType():
             return None
         case TupleType(items):
             return tuple(_take(item, leaves) for item in items)
-        case OptionalType(of):
-            return _take(of, leaves) if leaves else None
-        case StructType():
-            taken = tuple(leaves)
-            leaves.clear()
-            return taken
+        case StructType(fields=fields):
+            values = [_take(of, leaves) for _, of in fields]
+            return record(type.name, tuple(name for name, _ in fields))(*values)
         case _:
             return leaves.pop(0)
+
+
+@lru_cache(maxsize=512)
+def record(name: str, fields: tuple[str, ...]) -> Any:
+    """The Python class of a struct's values: a named tuple of its fields, in declared order.
+
+    A field that Python cannot name so gets an underscore after it (`class_`), or `field` before
+    one that it begins with (`field_x`).
+    """
+    made = namedtuple(name, _attributes(fields), module="linnet")  # type: ignore[misc]
+    made.__doc__ = f"A value of the struct {name}({', '.join(fields)})."
+    return made
+
+
+def _attributes(fields: Sequence[str]) -> tuple[str, ...]:
+    out: list[str] = []
+    for field in fields:
+        name = f"field{field}" if field.startswith("_") else field
+        while name in out or iskeyword(name) or (name != field and name in fields):
+            name += "_"
+        out.append(name)
+    return tuple(out)

@@ -49,7 +49,7 @@ from linnet.core.rewrite import nodes_of
 from linnet.core.scalars import integer_range, wrap
 from linnet.diagnostics import InternalError, PlanError
 from linnet.dims import Dim
-from linnet.inputs import Given, bind_entry, find_entry, structured
+from linnet.inputs import Given, bind_entry, find_entry, flat_inputs, structured
 from linnet.types import BF16, BOOL, F16, I64, DType, TensorType
 from linnet.weights.arrays import DTYPES, as_array, dtype_name
 
@@ -62,7 +62,7 @@ Sizes = Mapping[str, int]
 def evaluate(
     program: Program,
     entry: str | None,
-    inputs: Sequence[object],
+    inputs: Sequence[object] | Mapping[str, object],
     members: Mapping[str, object] | None = None,
     state: MutableMapping[str, Array] | None = None,
     generics: Mapping[str, int] | None = None,
@@ -71,16 +71,17 @@ def evaluate(
 ) -> Any:
     """The entry's results, in the structure that it declares; `state` holds the new state after.
 
-    Members and state are keyed by full path; state that is missing is zeros. With `checked` a
-    runtime index outside its axis is a PlanError instead of being clamped.
+    Inputs are in order, or by name; a struct is a mapping of its fields or a record
+    (`inputs.flat_inputs`). Members and state are keyed by full path; state that is missing is
+    zeros. With `checked` a runtime index outside its axis is a PlanError instead of being clamped.
     """
     function = find_entry(program, entry)
     name = entry or program.main
+    values = flat_inputs(function, inputs, name)
     arrays = [
         _input(name, param.name, param.of, value)
-        for param, value in zip(function.values, inputs, strict=False)
+        for param, value in zip(function.values, values, strict=True)
     ]
-    arrays += [as_array(value) for value in inputs[len(arrays) :]]
     sizes = bind_entry(function, [_given(array) for array in arrays], generics, name)
     bound = _Members(name, members or {}, state if state is not None else {}, sizes)
     given = [*arrays, *(bound.value(p) for p in function.params[len(arrays) :])]

@@ -7,7 +7,7 @@ Shapes hold `Dim`s and packs in the names of the generics in scope. Declarations
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from linnet.dims import Dim
 
@@ -138,9 +138,12 @@ def generic_text(value: GenericValue) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StructType:
+    """`fields` are written out in what a lowered function takes and returns, for its callers."""
+
     decl: object
     name: str
     args: tuple[GenericValue, ...]
+    fields: tuple[tuple[str, Type], ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
         return self.name + (f"<{', '.join(map(generic_text, self.args))}>" if self.args else "")

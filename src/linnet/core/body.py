@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from linnet.check.analysis import (
+    Analysis,
     IndexVar,
     Local,
 )
@@ -45,6 +47,7 @@ from linnet.types import (
     DType,
     EnumType,
     GenericValue,
+    NoneType,
     OptionalType,
     StructType,
     TensorType,
@@ -115,7 +118,9 @@ class Body:
                     struct,
                     tuple(
                         (field, self.parameter(f"{name}_{field}", t, v))
-                        for (field, v), t in zip(fields, self.field_types(struct), strict=True)
+                        for (field, v), t in zip(
+                            fields, field_types(self.analysis, struct).values(), strict=True
+                        )
                     ),
                 )
             case EnumType(), _:
@@ -138,13 +143,6 @@ class Body:
             count += 1
         return fresh
 
-    def field_types(self, struct: StructType) -> list[Type]:
-        assert isinstance(struct.decl, tree.Struct)
-        info = self.analysis.structs[struct.decl]
-        names = [g.name.text for g in struct.decl.generics]
-        bindings = dict(zip(names, struct.args, strict=True))
-        return [substitute(t, bindings) for t in info.fields.values()]
-
     def bind(self, ident: tree.Ident, value: Value) -> None:
         symbol = self.analysis.symbols[ident]
         assert isinstance(symbol, Local)
@@ -160,6 +158,7 @@ class Body:
         value: Value,
         facts: tuple[Relation, ...],
         returns: Type | None,
+        takes: tuple[tuple[str, Type], ...],
         span: Span | None,
         docs: str,
     ) -> Function:
@@ -177,6 +176,7 @@ class Body:
             writes=tuple(path for _, path in writes),
             facts=facts,
             returns=returns,
+            takes=takes,
             span=span,
             docs=docs,
         )
@@ -394,15 +394,49 @@ class Body:
     # ------------------------------------------------------------ calls
 
 
+def field_types(analysis: Analysis, struct: StructType) -> dict[str, Type]:
+    """The fields of a struct, for these generics."""
+    assert isinstance(struct.decl, tree.Struct)
+    names = [g.name.text for g in struct.decl.generics]
+    bindings = dict(zip(names, struct.args, strict=True))
+    fields = analysis.structs[struct.decl].fields
+    return {name: substitute(type, bindings) for name, type in fields.items()}
+
+
+def seen_outside(analysis: Analysis, type: Type, value: Value) -> Type:
+    """A declared type as the callers of a lowered function see it: structs with their fields, an
+    optional as what it holds or `none`."""
+    match type, value:
+        case OptionalType(of), Present(inner):
+            return seen_outside(analysis, of, inner)
+        case OptionalType(), _:
+            return NoneType()
+        case TupleType(items), tuple():
+            pairs = zip(items, value, strict=True)
+            return TupleType(tuple(seen_outside(analysis, t, v) for t, v in pairs))
+        case StructType(), Fields(_, fields):
+            types = zip(field_types(analysis, type).values(), fields, strict=True)
+            return replace(
+                type, fields=tuple((n, seen_outside(analysis, t, v)) for t, (n, v) in types)
+            )
+        case _:
+            return type
+
+
 def joined(parts: Sequence[str | int]) -> str:
     return ".".join("*" if isinstance(p, int) else p for p in parts)
 
 
 def hinted(value: Value, name: str) -> Value:
     """The value, its nodes named after the variable that holds them if they have no name yet."""
-    nodes = flatten(value) if not isinstance(value, Aligned) else (value.node,)
-    for i, node in enumerate(nodes):
-        hinted_node(node, name if len(nodes) == 1 else f"{name}_{i}")
+    match value:
+        case Fields(_, items):
+            for field, part in items:
+                hinted(part, f"{name}_{field}")
+        case _:
+            nodes = flatten(value) if not isinstance(value, Aligned) else (value.node,)
+            for i, node in enumerate(nodes):
+                hinted_node(node, name if len(nodes) == 1 else f"{name}_{i}")
     return value
 
 

@@ -481,7 +481,10 @@ def call(body: Body, e: tree.Call) -> Value:
             type = substitute(struct, body.bindings)
             assert isinstance(type, StructType) and isinstance(type.decl, tree.Struct)
             names = body.analysis.structs[type.decl].fields
-            return Fields(type, tuple((n, expr(body, a)) for n, a in zip(names, args, strict=True)))
+            # Fields are in declared order, and run in the order in which they are written.
+            run_order = sorted(args, key=lambda a: a.span.start)
+            values = {a: expr(body, a) for a in run_order}
+            return Fields(type, tuple((n, values[a]) for n, a in zip(names, args, strict=True)))
 
 
 def prelude(body: Body, e: tree.Call, call: PreludeCall) -> Value:

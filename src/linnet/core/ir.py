@@ -401,7 +401,9 @@ class Function:
     `writes` (names of state params). Bodies of If, While and For are Functions of kind "body" that
     share the dims of the function they stand in.
     `returns` is the declared result type, whose flattening (tuples and structs left to right) the
-    value results are; None for bodies.
+    value results are; None for bodies. `takes` are the declared parameters, whose flattening the
+    value params are. In both, structs have their fields written out, and an optional is what it
+    holds or `none`.
     """
 
     name: str
@@ -414,6 +416,7 @@ class Function:
     writes: tuple[str, ...]
     facts: tuple[Relation, ...]
     returns: Type | None
+    takes: tuple[tuple[str, Type], ...] = ()
     span: Span | None = field(default=None, repr=False)
     docs: str = field(default="", repr=False)
 

@@ -12,9 +12,18 @@ from difflib import get_close_matches
 from linnet.check.analysis import Analysis, BlockInfo, Module
 from linnet.check.blocks import manifest, roots
 from linnet.core import expressions
-from linnet.core.body import Body
+from linnet.core.body import Body, field_types, seen_outside
 from linnet.core.ir import Function, Manifest, ManifestEntry, OpId, Program
-from linnet.core.values import ABSENT, PLACEHOLDER, Bound, Present, Value, structure
+from linnet.core.values import (
+    ABSENT,
+    PLACEHOLDER,
+    Absent,
+    Bound,
+    Fields,
+    Present,
+    Value,
+    structure,
+)
 from linnet.diagnostics import PlanError
 from linnet.dims import Dim, Relation
 from linnet.render import render_text
@@ -149,7 +158,14 @@ class Lowering:
             block=owner.name if owner else None,
             value=value,
             facts=facts,
-            returns=substitute(result, bindings) if result is not None else None,
+            returns=seen_outside(self.analysis, substitute(result, bindings), value)
+            if result is not None
+            else None,
+            takes=tuple(
+                (name, seen_outside(self.analysis, substitute(type, bindings), arg))
+                for (name, type), arg in zip(signature.params, args, strict=True)
+                if not isinstance(arg, Absent)
+            ),
             span=fn.name.span,
             docs=fn.docs,
         )
@@ -270,7 +286,7 @@ def lower_function(
     signature = analysis.signatures[item]
     lowering = Lowering(analysis)
     missing = frozenset(absent)
-    args = tuple(_argument(type, n in missing) for n, type in signature.params)
+    args = tuple(_argument(analysis, type, n in missing) for n, type in signature.params)
     lowered = lowering.function(item, analysis.modules[module], None, frozenset(), own, args)
     return _program(lowering, module, {name: lowered.function}, Manifest(module, ()), {}, name)
 
@@ -460,19 +476,20 @@ def _lower_entry(
             )
         own[g.name.text] = Dim.of(g.name.text)
     signature = lowering.analysis.signatures[fn]
-    args = tuple(_argument(type, absent=False) for _, type in signature.params)
+    args = tuple(_argument(lowering.analysis, type) for _, type in signature.params)
     return lowering.function(fn, module, owner, presence, own, args).function
 
 
-def _argument(type: Type, absent: bool) -> Value:
+def _argument(analysis: Analysis, type: Type, absent: bool = False) -> Value:
     """The structure of an outside argument: optionals present unless named."""
     match type:
         case OptionalType(of):
-            return ABSENT if absent else Present(_argument(of, False))
+            return ABSENT if absent else Present(_argument(analysis, of))
         case TupleType(items):
-            return tuple(_argument(t, False) for t in items)
+            return tuple(_argument(analysis, t) for t in items)
         case StructType():
-            raise PlanError(f"a parameter of type {type} cannot be passed from outside")
+            fields = field_types(analysis, type).items()
+            return Fields(type, tuple((name, _argument(analysis, t)) for name, t in fields))
         case TensorType() | EnumType():
             return PLACEHOLDER
         case _:

@@ -28,7 +28,7 @@ from linnet.core.rewrite import nodes_of, reachable
 from linnet.core.rules import Broken, Obligation
 from linnet.diagnostics import InternalError
 from linnet.dims import Dim, Facts, proves
-from linnet.types import DType, TensorType, TupleType, Type
+from linnet.types import I32, DType, EnumType, NoneType, StructType, TensorType, TupleType, Type
 
 
 def verify(program: Program, stage: str = "verify") -> None:
@@ -223,5 +223,11 @@ def _leaves(returns: Type | None) -> list[TensorType] | None:
         case TupleType(items):
             parts = [_leaves(item) for item in items]
             return None if None in parts else [t for p in parts if p is not None for t in p]
-        case _:  # an optional, a struct or an enum: lowering knows
+        case StructType(fields=fields):
+            return _leaves(TupleType(tuple(type for _, type in fields)))
+        case NoneType():
+            return []
+        case EnumType():
+            return [TensorType((), I32)]
+        case _:  # a body's
             return None

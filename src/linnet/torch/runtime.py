@@ -23,7 +23,7 @@ from linnet.core.lower import lower_function
 from linnet.core.passes import optimize as run_passes
 from linnet.core.scalars import integer_range
 from linnet.diagnostics import PlanError
-from linnet.inputs import Given, bind_entry, find_entry, near, structured
+from linnet.inputs import Given, bind_entry, find_entry, flat_inputs, near, structured
 from linnet.loading import load_source
 from linnet.policy import Policy, policy_named
 from linnet.torch.body import RESERVED
@@ -387,7 +387,9 @@ class LinnetModule(nn.Module):
     ) -> Any:
         """The entry's results for these inputs, in the structure that it declares.
 
-        `inputs` are in order, or by name. `generics` gives sizes that no input's shape says.
+        `inputs` are in order, or by name. A struct is given as a mapping of its fields, and given
+        back as a named tuple, which can be given again. `generics` gives sizes that no input's
+        shape says.
         """
         _refuse_later({"compile": compile})
         call = self._calls.get(name)
@@ -417,16 +419,9 @@ class LinnetModule(nn.Module):
     def _inputs(
         self, name: str, call: _Call, inputs: Sequence[object] | Mapping[str, object]
     ) -> list[Tensor]:
+        values = flat_inputs(call.function, inputs, name)
         params = call.function.values
-        if isinstance(inputs, Mapping):
-            inputs = _by_name(name, params, inputs)
-        tensors = [
-            self._input(name, param, value) for param, value in zip(params, inputs, strict=False)
-        ]
-        if len(inputs) != len(params):
-            # The one thing that is wrong with this many inputs is their number.
-            bind_entry(call.function, [((), "")] * len(inputs), name=name)
-        return tensors
+        return [self._input(name, p, value) for p, value in zip(params, values, strict=True)]
 
     def _input(self, entry: str, param: Param, value: object) -> Tensor:
         """A tensor on the module's device; plain Python values take the declared dtype."""
@@ -464,7 +459,7 @@ class LinnetModule(nn.Module):
         **named: object,
     ) -> Any:
         if named and inputs:
-            params = [p.name for p in self._calls[entry].function.values]
+            params = [name for name, _ in self._calls[entry].function.takes]
             named = {**dict(zip(params, inputs, strict=False)), **named}
         return self.run_entry(entry, named or inputs, generics)
 
@@ -558,20 +553,6 @@ def find_main(program: Program) -> str:
     return program.main
 
 
-def _by_name(
-    entry: str, params: tuple[Param, ...], inputs: Mapping[str, object]
-) -> Sequence[object]:
-    names = [p.name for p in params]
-    for name in inputs:
-        if name not in names:
-            listed = ", ".join(names) or "no inputs"
-            raise PlanError(f"{entry} has no input {name}{near(name, names)}; it takes {listed}")
-    missing = [name for name in names if name not in inputs]
-    if missing:
-        raise PlanError(f"{entry}: missing {', '.join(missing)}")
-    return [inputs[name] for name in names]
-
-
 def _from_python(entry: str, param: Param, value: object, dtype: DType) -> Tensor:
     """Numbers, or lists of them, that are of the dtype without rounding a float to an integer."""
     leaves: list[object] = []
@@ -631,7 +612,7 @@ class Function:
     @property
     def inputs(self) -> tuple[tuple[str, str], ...]:
         """The name and the type of each input."""
-        return tuple((p.name, str(p.of)) for p in self.module.program.entries[self.name].values)
+        return tuple((n, str(type)) for n, type in self.module.program.entries[self.name].takes)
 
     def run(self, inputs: Sequence[object], generics: Mapping[str, int] | None = None) -> Any:
         return self.module.run_entry(self.name, inputs, generics)
