@@ -104,6 +104,28 @@ def test_a_shared_tensor_is_read_once() -> None:
     assert [slots[0].path for slots, _ in groups[1:]] == [slot.path for slot in SLOTS[1:13]]
 
 
+def test_e4m3_numbers_fill_a_slot_of_bytes() -> None:
+    held = {"x": np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).reshape(16, 16)}
+    (bound,) = plan_bindings([Slot("x", (16, 16), "u8")], held)
+    assert not bound.cast
+    assert np.array_equal(bound.read(), np.arange(256, dtype=np.uint8).reshape(16, 16))
+    other = {"x": np.zeros(4, ml_dtypes.float8_e5m2)}
+    assert "`x` is u8, `x` in <memory> is f8_e5m2" in refusal([Slot("x", (4,), "u8")], other)
+    assert "`x` is i8, `x` in <memory> is f8_e4m3" in refusal([Slot("x", (16, 16), "i8")], held)
+
+
+def test_one_more_axis_of_one_at_the_end_is_no_difference() -> None:
+    held = {"x": np.arange(4, dtype=np.float32).reshape(4, 1)}
+    slots = [Slot("x", (4,), "f32"), Slot("y", (4, 1), "f32")]
+    groups = list(read_bound(plan_bindings(slots, held, {"x": "x", "y": "x"})))
+    assert [array.shape for _, array in groups] == [(4,), (4, 1)]
+    assert all(np.array_equal(array.ravel(), [0, 1, 2, 3]) for _, array in groups)
+    assert "`x` is [4], `x` in <memory> is [1, 4]" in refusal(
+        [Slot("x", (4,), "f32")], {"x": np.zeros((1, 4), np.float32)}
+    )
+    assert "`x` is [2, 2]" in refusal([Slot("x", (2, 2), "f32")], held)
+
+
 def test_conversion_only_where_it_is_allowed() -> None:
     held = {"x": np.array([1.00390625, 3.0e38], np.float32)}
     slots = [Slot("x", (2,), "bf16")]

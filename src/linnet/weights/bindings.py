@@ -40,7 +40,11 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A slot and the tensor that fills it; `cast`: another float dtype is stored."""
+    """A slot and the tensor that fills it; `cast`: another float dtype is stored.
+
+    A tensor may have one more axis, of 1, at its end; and a slot of u8 takes E4M3 numbers too, as
+    their bytes.
+    """
 
     slot: Slot
     location: TensorLocation
@@ -48,7 +52,12 @@ class Bound:
 
     def read(self) -> Array:
         """The tensor in the slot's dtype, rounded once at most."""
-        return self.location.read(self.slot.dtype)
+        location, slot = self.location, self.slot
+        if _as_bytes(slot, location):
+            array = location.read().view(DTYPES["u8"])
+        else:
+            array = location.read(slot.dtype)
+        return array if array.shape == slot.shape else array.reshape(slot.shape)
 
 
 def plan_bindings(
@@ -81,7 +90,7 @@ def plan_bindings(
             if name not in checkpoint.broken:
                 missing.append((slot, name))
             continue
-        converted = location.dtype is not None and location.dtype != slot.dtype
+        converted = location.dtype not in (None, slot.dtype) and not _as_bytes(slot, location)
         if _fits(slot, location, report, cast_dtype=cast_dtype):
             bound.append(Bound(slot, location, converted))
     used = {names.get(slot.path, slot.path) for slot in wanted} | set(unread)
@@ -106,9 +115,10 @@ def read_bound(bound: Iterable[Bound]) -> Iterator[tuple[tuple[Slot, ...], Array
     The pages of a mapped file are given back as the next tensor is asked for, so copying each
     array as it comes keeps the peak near one copy of the weights.
     """
-    shared: dict[tuple[int, str], list[Bound]] = {}
+    shared: dict[tuple[int, str, tuple[int, ...]], list[Bound]] = {}
     for one in bound:
-        shared.setdefault((id(one.location), one.slot.dtype), []).append(one)
+        key = (id(one.location), one.slot.dtype, one.slot.shape)
+        shared.setdefault(key, []).append(one)
     for group in shared.values():
         array = group[0].read()
         yield tuple(one.slot for one in group), array
@@ -255,7 +265,7 @@ def _fits(slot: Slot, location: TensorLocation, report: Report, *, cast_dtype: b
     if slot.dtype not in DTYPES:
         report.add("dtypes", f"`{slot.path}` has the dtype {slot.dtype}, which no checkpoint holds")
         return False
-    if location.shape != slot.shape:
+    if location.shape not in (slot.shape, (*slot.shape, 1)):
         turned = " (transposed?)" if location.shape == slot.shape[::-1] else ""
         report.add(
             "shapes",
@@ -268,13 +278,18 @@ def _fits(slot: Slot, location: TensorLocation, report: Report, *, cast_dtype: b
                 "dtypes", f"`{slot.path}` is {slot.dtype}, {at} is quantised ({location.encoding})"
             )
         return slot.dtype in FLOATS
-    if location.dtype == slot.dtype:
+    if location.dtype == slot.dtype or _as_bytes(slot, location):
         return True
     both = location.dtype in FLOATS and slot.dtype in FLOATS
     if not (both and cast_dtype):
         fix = "; cast_dtype=True converts it" if both else ""
         report.add("dtypes", f"`{slot.path}` is {slot.dtype}, {at} is {location.dtype}{fix}")
     return both and cast_dtype
+
+
+def _as_bytes(slot: Slot, location: TensorLocation) -> bool:
+    """The tensor's E4M3 numbers fill the slot as they are stored."""
+    return slot.dtype == "u8" and location.dtype == "f8_e4m3"
 
 
 def _report_missing(
