@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from linnet.check import exprs, prelude, typeexprs
@@ -24,6 +24,7 @@ from linnet.check.expect import (
     bare,
     broken_at,
     coerce,
+    compare,
     contextual,
     default_type,
     described,
@@ -37,7 +38,7 @@ from linnet.check.expect import (
     where_help,
 )
 from linnet.check.scope import Called, Scope, suggestion
-from linnet.diagnostics import Help, Label
+from linnet.diagnostics import Edit, Help, Label
 from linnet.dims import Atom, Dim, Refuted, Relation
 from linnet.source import Span
 from linnet.syntax import tree
@@ -196,10 +197,26 @@ def call(scope: Scope, e: tree.Call, hint: Expected | None) -> Type:
 
 
 def _not_callable(scope: Scope, e: tree.Call, found: Type) -> Type:
-    if not isinstance(found, UnknownType):
-        name = text_of(e.callee)
-        scope.report("E2106", f"`{name}` is {described(found)}, not a function", e.callee)
-    return abandon(scope, e)
+    if isinstance(found, UnknownType):
+        return abandon(scope, e)
+    message = f"`{text_of(e.callee)}` is {described(found)}, not a function"
+    source, end = e.callee.span.source, e.callee.span.end
+    gap = source.text[end : source.text.index("(", end)]
+    if "\n" not in gap:
+        scope.report("E2106", message, e.callee)
+        return abandon(scope, e)
+    # The parentheses were meant to begin a statement, which names what is not bound yet.
+    at = Span(source, end + len(gap), end + len(gap))
+    last = scope.fn is not None and scope.fn.body and scope.fn.body[-1].span.end == e.span.end
+    help: Help | str = "a `(` on the next line goes on with this expression; begin it with `let`"
+    if last:
+        help = Help(
+            "to return what stands in the parentheses, write `return`", (Edit(at, "return "),), True
+        )
+        scope.returned = True
+    inside = Label(Span(source, at.start, e.span.end), "read as its arguments")
+    scope.report("E2106", message, e.callee, related=(inside,), help=help)
+    return UNKNOWN
 
 
 def _method_of(scope: Scope, e: tree.Call, callee: tree.Field, hint: Expected | None) -> Type:
@@ -501,12 +518,44 @@ class _Filling:
         if not self._kinds():
             self._give_up(args, found, report=False)
             return None
+        reported: set[str] = set()
         for param, arg, t in zip(params, args, found, strict=True):
-            if arg is not None and t is not None:
-                origin = self._origin(param)
-                coerce(scope, arg, t, Expected(substitute(param.type, self.bound), origin))
+            if arg is None or t is None:
+                continue
+            expected = Expected(substitute(param.type, self.bound), self._origin(param))
+            inferred = self._inferred_at_fault(param, t, expected)
+            if inferred and inferred.keys() <= reported:
+                continue  # the argument that gave the size does not fit any of these
+            reported |= inferred.keys()
+            if inferred:
+                origin = replace(expected.origin, inferred=tuple(inferred.values()))
+                expected = Expected(expected.type, origin)
+            coerce(scope, arg, t, expected)
         ordered = [*(n for n in self.bound if n not in given), *given]
         return {n: self.bound[n] for n in ordered}
+
+    def _inferred_at_fault(
+        self, param: Parameter, found: Type, expected: Expected
+    ) -> dict[str, Label]:
+        """The generics of the axis that does not fit, with the arguments that gave their sizes."""
+        mismatch = compare(self.scope, found, expected.type)
+        if mismatch is None or mismatch.axis is None or not isinstance(param.type, TensorType):
+            return {}
+        want = mismatch.want
+        if not isinstance(want, TensorType) or want != expected.type:
+            return {}
+        wanted = [axis for axis in param.type.shape if isinstance(axis, Dim)]
+        back = len(want.shape) - mismatch.axis
+        if back > len(wanted) or not isinstance(param.type.shape[-back], Dim):
+            return {}
+        axis = param.type.shape[-back]
+        assert isinstance(axis, Dim)
+        out: dict[str, Label] = {}
+        for name in sorted(axis.names() & self.from_where.keys()):
+            value = generic_text(self.bound[name])
+            text = f"`{name}` of `{self.what}` is `{value}` by this argument"
+            out[name] = Label(self.from_where[name].span, text)
+        return out
 
     def _origin(self, param: Parameter) -> Origin:
         phrase = f"{self.noun} `{param.name}` of `{self.what}` is"

@@ -49,10 +49,12 @@ class Origin:
     at: Span | None = None
     label: str = ""
     other: str = "E2101"
+    inferred: tuple[Label, ...] = ()  # what gave the sizes in it
 
     @property
     def related(self) -> tuple[Label, ...]:
-        return (Label(self.at, self.label),) if self.at is not None else ()
+        own = (Label(self.at, self.label),) if self.at is not None else ()
+        return (*own, *self.inferred)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ class Mismatch:
     help: Help | str | None = None
     uncertain: bool = False
     counterexample: Counterexample | None = None
+    axis: int | None = None  # of the wanted tensor
 
 
 # ---------------------------------------------------------------- text of expressions
@@ -297,6 +300,7 @@ def _compare_tensors(scope: Scope, found: TensorType, want: TensorType) -> Misma
             clause_help(scope, verdict, goal),
             uncertain=not shown,
             counterexample=broken_at(verdict, goal),
+            axis=obligation.axis,
         )
     if found.dtype != want.dtype:
         fix = f"convert it: `cast<{want.dtype}>(...)`"

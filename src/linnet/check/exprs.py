@@ -278,13 +278,15 @@ def unknown_name(
     scope: Scope, name: tree.Name | tree.Ident, names: Iterable[str] | None = None
 ) -> None:
     """Report a name that means nothing, once in each function; `names` are those it may mean."""
-    key = (scope.block or scope.fn or scope.module, name.text)
-    if key in scope.checking.unknown_names or name.text in NOT_NAMES:  # reported when read
+    known = scope.checking.unknown_names
+    places = (scope.module, scope.block or scope.fn or scope.module)
+    if any((place, name.text) in known for place in places) or name.text in NOT_NAMES:
         return
-    scope.checking.unknown_names.add(key)
     if names is None:
         names = [n for n in scope.visible() if n not in prelude.NAMES or n in prelude.PRELUDE]
-    help = imports.that_brings(scope, name.text) or suggestion(name, names)
+    help = imports.that_brings(scope, name.text)
+    known.add((places[0 if help is not None else 1], name.text))  # one `use` line mends them all
+    help = help or suggestion(name, names)
     scope.report("E1201", f"`{name.text}` is not defined here", name, help=help)
 
 

@@ -14,6 +14,7 @@ from linnet.check.analysis import (
     AxisWhole,
     Frame,
     IndexVar,
+    Local,
     Subscript,
 )
 from linnet.check.expect import (
@@ -355,6 +356,9 @@ def _report_slice(
 def _access(scope: Scope, e: tree.Index, base: TensorType) -> Type:
     """One element: an index, a position or a gather on each axis."""
     name = text_of(e.base)
+    if scope.analysis.symbols.get(bare(e.base)) in scope.checking.suspects:
+        _lose(scope, e.items)
+        return UNKNOWN
     for item in e.items:
         if isinstance(item, (tree.Slice, tree.Ellipsis_)):
             scope.report(
@@ -378,9 +382,15 @@ def _access(scope: Scope, e: tree.Index, base: TensorType) -> Type:
     for i, (item, axis) in enumerate(zip(e.items, base.shape, strict=True)):
         assert not isinstance(item, (tree.Slice, tree.Ellipsis_))
         holds = f"axis {i} of `{name}`" if rank > 1 else f"the axis of `{name}`"
-        entry = _entry(scope, item, axis, holds)
+        entry = _entry(scope, e, item, axis, holds)
         if entry is not None:
             entries.append(entry)
+        elif scope.analysis.symbols.get(item) and scope.findings.items[-1].code == "E3106":
+            _lose(scope, e.items[i + 1 :])  # each of the others is off by as much
+            symbol = scope.analysis.symbols.get(bare(e.base))
+            if isinstance(symbol, Local) and symbol.kind == "let":
+                scope.checking.suspects.add(symbol)
+            return UNKNOWN
     if len(entries) != rank:
         return UNKNOWN
     scope.analysis.subscripts[e] = Access(tuple(entries))
@@ -388,7 +398,7 @@ def _access(scope: Scope, e: tree.Index, base: TensorType) -> Type:
 
 
 def _entry(
-    scope: Scope, item: tree.Expr | tree.PackRef, axis: Axis, of: str
+    scope: Scope, e: tree.Index, item: tree.Expr | tree.PackRef, axis: Axis, of: str
 ) -> IndexVar | Dim | tree.Expr | None:
     """What stands on one axis; None after a report."""
     inner = item.name if isinstance(item, tree.PackRef) else bare(item)
@@ -410,7 +420,7 @@ def _entry(
         if isinstance(symbol, IndexVar):
             scope.analysis.symbols[inner] = symbol
             scope.analysis.symbols[item] = symbol
-            return _place(scope, item, symbol, axis, of, starred)
+            return _place(scope, e, item, symbol, axis, of, starred)
         if starred:
             message = f"`*{inner.text}` is not an index of a pack declared here"
             scope.report("E3106", message, item, help=f"list `*{inner.text.lower()}` on the left")
@@ -436,7 +446,13 @@ def _entry(
 
 
 def _place(
-    scope: Scope, item: tree.Syntax, index: IndexVar, axis: Axis, of: str, starred: bool
+    scope: Scope,
+    e: tree.Index,
+    item: tree.Syntax,
+    index: IndexVar,
+    axis: Axis,
+    of: str,
+    starred: bool,
 ) -> IndexVar | None:
     """An index stands on an axis; its extent is compared when all places are known."""
     scope.index_uses += 1
@@ -450,7 +466,7 @@ def _place(
         message = f"`*{index.name}` stands for the axes of a pack; {of} is the plain axis `{axis}`"
         scope.report("E3106", message, item, help="use a plain index here, without `*`")
     else:
-        scope.places[index].append(Place(axis, item.span, of))
+        scope.places[index].append(Place(axis, item.span, of, e))
         return index
     scope.lost.add(index)
     return None
@@ -539,6 +555,8 @@ def _same_extent(scope: Scope, index: IndexVar, first: Place, other: Place) -> b
         goal = Relation("==", first.extent, other.extent)
         if scope.known.proves(goal):
             return True
+        if _reported(scope, first, other):
+            return False
         verdict = scope.known.verdict(goal)
         shown = counterexample(verdict, goal)
         if shown and goal.names():
@@ -547,6 +565,8 @@ def _same_extent(scope: Scope, index: IndexVar, first: Place, other: Place) -> b
             notes = (f"could not prove `{goal}`",)
         help = clause_help(scope, verdict, goal)
         broken = broken_at(verdict, goal)
+    elif _reported(scope, first, other):
+        return False
     scope.report(
         "E2201",
         f"the index `{index.name}` stands on {first.of}, `{first.extent}`, and on {other.of}, "
@@ -558,6 +578,15 @@ def _same_extent(scope: Scope, index: IndexVar, first: Place, other: Place) -> b
         help=help,
         counterexample=broken,
     )
+    return False
+
+
+def _reported(scope: Scope, first: Place, other: Place) -> bool:
+    """Whether this is the other half of a report: two indices in each other's place."""
+    swapped = scope.checking.swapped.setdefault((first.access, other.access), set())
+    if first.extent in {b for _, b in swapped} or other.extent in {a for a, _ in swapped}:
+        return True
+    swapped.add((first.extent, other.extent))
     return False
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -113,6 +113,7 @@ class Place:
     extent: Axis
     span: Span
     of: str
+    access: tree.Index
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +151,12 @@ class Checking:
     aliases: dict[tree.Alias, Type] = field(default_factory=dict[tree.Alias, Type])
     failed: set[tree.Syntax] = field(default_factory=set[tree.Syntax])
     in_progress: set[tree.Syntax] = field(default_factory=set[tree.Syntax])
+    misspelt: set[tuple[Module, str]] = field(default_factory=set[tuple[Module, str]])  # imports
+    # Extents that were reported to differ, by the two accesses that an index stands in.
+    swapped: dict[tuple[tree.Index, tree.Index], set[tuple[Axis, Axis]]] = field(
+        default_factory=dict[tuple[tree.Index, tree.Index], set[tuple[Axis, Axis]]]
+    )
+    suspects: set[Local] = field(default_factory=set[Local])  # of a wrong form, reported
     used_imports: set[tuple[Module, str]] = field(default_factory=set[tuple[Module, str]])
     used_members: set[tuple[Module, tree.Member]] = field(
         default_factory=set[tuple[Module, tree.Member]]
@@ -217,6 +224,7 @@ class Scope:
     pending: list[tuple[Dim, Span]] | None = None
     touched: Touched = field(default_factory=Touched)
     params: dict[str, Local] = field(default_factory=dict[str, Local])
+    returned: bool = False  # a `return` is missing where it was reported already
 
     @property
     def analysis(self) -> Analysis:
@@ -339,6 +347,8 @@ class Scope:
             return self.module.imports[name]
         if name in prelude_names():
             return PreludeName(name)
+        if (self.module, name) in self.checking.misspelt:
+            return Local(name, self.module.tree, UNKNOWN, "let")
         return None
 
     def visible(self) -> list[str]:
@@ -538,6 +548,9 @@ def _import(scope: Scope, use: tree.Use) -> None:
         symbol: Symbol | None = None
         if target is not None:
             symbol = exported(scope, target, each.name)
+            meant = similar(each.name.text, target.items) if symbol is None else None
+            if meant is not None and each.alias is None:  # its uses are no mistakes
+                scope.checking.misspelt.add((scope.module, meant))
         _bind_import(scope, bound, symbol)
         if symbol is not None:
             scope.analysis.symbols[each.name] = symbol

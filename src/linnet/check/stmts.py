@@ -75,6 +75,8 @@ def _body(scope: Scope, fn: tree.Fn, result: Type | None) -> None:
     if result is not None and not isinstance(last, tree.Return):
         if any(isinstance(s, tree.Return) for s in fn.body):
             return  # reported where it stands
+        if scope.returned:
+            return
         assert fn.result is not None
         scope.report(
             "E2120",

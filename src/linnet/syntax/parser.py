@@ -46,6 +46,8 @@ def parse_text(text: str, name: str = "<text>") -> tuple[tree.File, Findings]:
 
 
 class _Parser(Expressions):
+    returns = False  # the body at hand ends in `return`
+
     # ------------------------------------------------------------ file
 
     def file(self) -> tree.File:
@@ -318,7 +320,7 @@ class _Parser(Expressions):
         params = tuple(p for p in self.comma_list(")", self.param) if p is not None)
         result = self.result()
         where = self.where()
-        body = self.body(f"`{name.text}`")
+        body = self.body(f"`{name.text}`", returns=result is not None)
         end = self.between(max(self.last_end - 1, first.start), self.last_end)
         kind = cast(Literal["fn", "op", "entry"], word)
         whole = self.since(first.start)
@@ -415,10 +417,11 @@ class _Parser(Expressions):
 
     # ------------------------------------------------------------ statements
 
-    def body(self, what: str) -> tuple[tree.Stmt, ...]:
+    def body(self, what: str, *, returns: bool = False) -> tuple[tree.Stmt, ...]:
         opened = self.expect("{", f"and the body of {what}")
-        outer = self.close, self.boundary
+        outer = self.close, self.boundary, self.returns
         self.close, self.boundary = self.partner[self.at - 1], self.statement_boundary
+        self.returns = returns
         statements: list[tree.Stmt] = []
         self.enter()
         while not self.at_end():
@@ -426,7 +429,7 @@ class _Parser(Expressions):
                 statement = self.attempt(self.statement)
                 statements.extend(() if statement is None else (statement,))
         self.leave()
-        self.close, self.boundary = outer
+        self.close, self.boundary, self.returns = outer
         self.end_braces(f"the body of {what}", opened)
         return tuple(statements)
 
@@ -551,7 +554,7 @@ class _Parser(Expressions):
 
     # ------------------------------------------------------------ what is no statement
 
-    def other_statement(self) -> tree.Let | None:
+    def other_statement(self) -> tree.Let | tree.Return | None:
         token, following, after = self.token, self.peek(), self.peek(2)
         kind = token.kind
         if not self.first_on_line(self.at) and self.tokens[self.at - 1].kind not in ("{", "}"):
@@ -577,8 +580,7 @@ class _Parser(Expressions):
                 self.operator_assignment(token.text, following, after)
                 return None
         if kind in BEGINS_EXPR:
-            self.expression_statement()
-            return None
+            return self.expression_statement()
         raise self.expected(
             "a statement (`let`, `var`, `return`, `for`, `while`, `yield`, `x = ..`)"
         )
@@ -590,23 +592,29 @@ class _Parser(Expressions):
         self.move(self.at + 3)
         self.value()
 
-    def expression_statement(self) -> None:
+    def expression_statement(self) -> tree.Return | None:
+        """None, or a `return` for the last value of a function that has a result."""
         value = self.expr()
         at = value.span
+        if self.returns and self.token.kind == "}" and self.at_end():
+            before = self.between(at.start, at.start)
+            help = self.replace(f"write `return {_short(at)}`", before, "return ")
+            self.report("a value is returned by `return`", at, help=help)
+            return tree.Return(at, value)
         if self.token.kind in ("=", "=="):
             what = f"`{at.text}`" if len(at.text) <= 40 else "this"
             if isinstance(value, tree.Index):
-                help = "define a new tensor by its elements: `let y[i] = ...`"
-                self.report("elements are not assigned: tensors are values", at, help=help)
+                fix = "define a new tensor by its elements: `let y[i] = ...`"
+                self.report("elements are not assigned: tensors are values", at, help=fix)
             elif isinstance(value, tree.Tuple):
-                help = "write `let (a, b) = ...`"
-                self.report("a tuple is taken apart by `let`", at, help=help)
+                fix = "write `let (a, b) = ...`"
+                self.report("a tuple is taken apart by `let`", at, help=fix)
             else:
-                help = "only a `var` and a `state` of this block can, by their bare names"
-                self.report(f"{what} cannot be assigned", at, help=help)
+                fix = "only a `var` and a `state` of this block can, by their bare names"
+                self.report(f"{what} cannot be assigned", at, help=fix)
             self.advance()
             self.value()
-            return
+            return None
         if isinstance(value, tree.Binary) and value.op == "==":
             help_fix = self.fix("=", value.op_span)
             message = "a value is assigned with `=`; `==` compares"
@@ -623,6 +631,12 @@ class _Parser(Expressions):
         if not self.at_end() and not self.first_on_line(self.at):
             self.failed_at = self.at
             raise Unreadable
+        return None
+
+
+def _short(span: Span) -> str:
+    text = " ".join(span.text.split())
+    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def _module_name(file: str) -> str:
