@@ -9,6 +9,7 @@ from functools import lru_cache
 from linnet.check import exprs, prelude, typeexprs
 from linnet.check.analysis import (
     FnCall,
+    GenericName,
     ItemName,
     MethodName,
     Module,
@@ -77,6 +78,7 @@ class Parameter:
     type: Type
     at: Span | None
     optional: bool
+    position: int = 0  # among the arguments, from 1; 0 for one that is named
 
 
 def arrange(
@@ -307,9 +309,10 @@ def _function(
     if args is None:
         return abandon(scope, e)
     start = typeexprs.bindings_of(owner) if owner is not None else {}
+    positional = sum(a.name is None for a in e.args)
     params = [
-        Parameter(name, type, decl.span, decl.default is not None)
-        for (name, type), decl in zip(signature.params, fn.params, strict=True)
+        Parameter(name, type, decl.span, decl.default is not None, i if i <= positional else 0)
+        for i, ((name, type), decl) in enumerate(zip(signature.params, fn.params, strict=True), 1)
     ]
     uses = scope.index_uses
     errors = scope.findings.errors
@@ -559,6 +562,8 @@ class _Filling:
 
     def _origin(self, param: Parameter) -> Origin:
         phrase = f"{self.noun} `{param.name}` of `{self.what}` is"
+        if param.position:
+            phrase = f"argument {param.position} of `{self.what}`, `{param.name}`, is"
         return Origin(phrase, param.at, "declared here")
 
     def _arguments(
@@ -761,13 +766,18 @@ class _Filling:
             for g in self.generics
         ]
         listed = ", ".join(f"`{g.name.text}`" for g in missing)
-        written = f"{self.what}<{', '.join(forms)}>"
+        written = f"<{', '.join(forms)}>"
+        callee = self.call.callee.span
+        at = Span(callee.source, callee.end, callee.end)
+        # The missing ones have the callee's names, which may mean something here too.
+        known = all(isinstance(self.scope.lookup(g.name.text), GenericName) for g in missing)
+        edits = (Edit(at, written),) if known and not self.call.generics else ()
         self.scope.report(
             "E2110",
             f"nothing here tells {listed} of `{self.what}`",
             self.call,
             related=(Label(missing[0].span, "declared here"),),
-            help=f"write the generics out: `{written}(...)`",
+            help=Help(f"write the generics out: `{self.what}{written}(...)`", edits),
         )
 
 

@@ -19,6 +19,7 @@ from linnet.types import (
     F64,
     I64,
     AnyDType,
+    Axis,
     BlockArray,
     BlockType,
     DType,
@@ -27,6 +28,8 @@ from linnet.types import (
     IntConst,
     NoneType,
     OptionalType,
+    Pack,
+    Shape,
     StructType,
     TensorType,
     TupleType,
@@ -292,12 +295,14 @@ def _compare_tensors(scope: Scope, found: TensorType, want: TensorType) -> Misma
             notes = [f"{where}could not prove `{goal}`"]
         elif goal.names():
             notes.append(shown)
+        if len(want.shape) > 2:
+            notes.append(_side_by_side(scope, found.shape, want.shape))
         return Mismatch(
             "E2202",
             found,
             want,
             tuple(notes),
-            clause_help(scope, verdict, goal),
+            _reordered(found.shape, want.shape) or clause_help(scope, verdict, goal),
             uncertain=not shown,
             counterexample=broken_at(verdict, goal),
             axis=obligation.axis,
@@ -306,6 +311,34 @@ def _compare_tensors(scope: Scope, found: TensorType, want: TensorType) -> Misma
         fix = f"convert it: `cast<{want.dtype}>(...)`"
         return Mismatch("E2103", found, want, help=fix)
     return None
+
+
+def _reordered(found: Shape, want: Shape) -> str | None:
+    """The `permute` that makes one shape of the other, if they have the same axes."""
+    left: list[Axis | None] = list(found)
+    order: list[int] = []
+    for axis in want:
+        if axis not in left or isinstance(axis, Pack):
+            return None
+        order.append(left.index(axis))
+        left[order[-1]] = None
+    return f"bring the axes in this order: `permute(..., {order})`"
+
+
+def _side_by_side(scope: Scope, found: Shape, want: Shape) -> str:
+    """Two shapes of one rank, axis below axis, and marks under those that differ."""
+    rows = [[f"{axis}" for axis in shape] for shape in (found, want)]
+    marks: list[str] = []
+    for x, y, a, b in zip(found, want, *rows, strict=True):
+        same = x == y or (isinstance(x, Dim) and isinstance(y, Dim) and scope.proves("==", x, y))
+        marks.append("" if same else "^" * max(len(a), len(b)))
+    widths = [max(len(a), len(b)) for a, b in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (*rows, marks)
+    ]
+    words = ("found   ", "expected", "        ")
+    return "\n".join(f"{word} {line}" for word, line in zip(words, lines, strict=True))
 
 
 def _all_packs(type: TensorType) -> bool:

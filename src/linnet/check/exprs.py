@@ -47,7 +47,7 @@ from linnet.check.expect import (
 )
 from linnet.check.scope import Scope, exported, suggestion
 from linnet.core import rules
-from linnet.core.rules import Broken, Ruling
+from linnet.core.rules import Broken, Obligation, Ruling
 from linnet.diagnostics import Edit, Help, Label
 from linnet.dims import Dim, Relation
 from linnet.source import Span
@@ -782,8 +782,9 @@ def ruled(
         obligation, verdict = failure
         goal = obligation.goal
         shown = counterexample(verdict, goal)
-        texts = " and ".join(f"`{text_of(p)}`" for p in parts)
-        shapes = " and ".join(shape_text(t.shape) for t in found)
+        at_fault = _meeting(parts, found, obligation)
+        texts = " and ".join(f"`{text_of(p)}`" for p, _ in at_fault)
+        shapes = " and ".join(shape_text(t.shape) for _, t in at_fault)
         verb = "do not broadcast" if shown else "could not be proved to broadcast"
         note = f"counted from the last axis, `{goal.left}` meets `{goal.right}`"
         scope.report(
@@ -791,15 +792,29 @@ def ruled(
             f"{texts} {verb}: {shapes}",
             e,
             notes=(note, shown) if shown and goal.names() else (note,),
-            related=tuple(
-                Label(p.span, shape_text(t.shape)) for p, t in zip(parts, found, strict=True)
-            ),
-            help=clause_help(scope, verdict, goal) or _axis_fix(found),
+            related=tuple(Label(p.span, shape_text(t.shape)) for p, t in at_fault),
+            help=clause_help(scope, verdict, goal) or _axis_fix([t for _, t in at_fault]),
             counterexample=broken_at(verdict, goal),
         )
         return UNKNOWN
     _broken(scope, e, what, parts, found, outcome)
     return UNKNOWN
+
+
+def _meeting(
+    parts: Sequence[tree.Expr], found: Sequence[TensorType], obligation: Obligation
+) -> list[tuple[tree.Expr, TensorType]]:
+    """The two operands whose axes meet, of all operands."""
+    goal = obligation.goal
+    assert obligation.axis is not None
+    back = max(len(t.shape) for t in found) - obligation.axis
+    pairs = list(zip(parts, found, strict=True))
+    sides = [
+        next((p for p in pairs if len(p[1].shape) >= back and p[1].shape[-back] == side), None)
+        for side in (goal.left, goal.right)
+    ]
+    kept = [p for p in sides if p is not None]
+    return kept if len(kept) == 2 else pairs
 
 
 def _axis_fix(found: Sequence[TensorType]) -> Help | None:

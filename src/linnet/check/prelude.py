@@ -31,6 +31,7 @@ from linnet.types import (
     I64,
     UNKNOWN,
     AnyDType,
+    Axis,
     FloatConst,
     IntConst,
     Shape,
@@ -300,13 +301,28 @@ def _reshape(scope: Scope, e: tree.Call, args: Args, hint: Expected | None) -> T
             message,
             e,
             related=(Label(args[0].span, f"{found}"), Label(args[1].span, f"`{after}` elements")),
-            notes=(shown,) if shown and goal.names() else (),
+            notes=(*_unshared(found.shape, shape), *((shown,) if shown and goal.names() else ())),
             help=clause_help(scope, verdict, goal),
             counterexample=broken_at(verdict, goal),
         )
         return UNKNOWN
     _warn_of_mixing(scope, e, args, found.shape, shape)
     return _record(scope, e, args[:1], outcome.type)
+
+
+def _unshared(before: Shape, after: Shape) -> tuple[str, ...]:
+    """What two shapes do not have in common, where they have axes in common."""
+    left: list[Axis] = []
+    rest = list(after)
+    for axis in before:
+        if axis in rest:
+            rest.remove(axis)
+        else:
+            left.append(axis)
+    if len(left) == len(before) or not (left or rest):
+        return ()
+    a, b = (" * ".join(f"({x})" if " " in f"{x}" else f"{x}" for x in s) for s in (left, rest))
+    return (f"without the axes that both have: `{a or 1}` becomes `{b or 1}`",)
 
 
 def _negative(scope: Scope, at: tree.Expr, extent: Dim) -> Type:

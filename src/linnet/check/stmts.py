@@ -13,6 +13,7 @@ from linnet.check.expect import (
     Origin,
     clause_help,
     coerce,
+    compare,
     contextual,
     counterexample,
     default_type,
@@ -78,13 +79,37 @@ def _body(scope: Scope, fn: tree.Fn, result: Type | None) -> None:
         if scope.returned:
             return
         assert fn.result is not None
+        help: Help | str = "a function that declares a result ends with `return ...`"
+        name = _last_bound(scope, last, result)
+        if name is not None and last is not None:
+            source, start = last.span.source, last.span.start
+            line = source.text.rfind("\n", 0, start) + 1
+            indent = source.text[line:start] if source.text[line:start].isspace() else ""
+            at = Span(source, last.span.end, last.span.end)
+            gap = f"\n{indent}" if indent else " "
+            help = Help(f"add `return {name}`", (Edit(at, f"{gap}return {name}"),))
         scope.report(
             "E2120",
             f"`{fn.name.text}` ends without `return`",
             fn.end,
             related=(Label(fn.result.span, f"it declares the result {described(result)}"),),
-            help="a function that declares a result ends with `return ...`",
+            help=help,
         )
+
+
+def _last_bound(scope: Scope, last: tree.Stmt | None, result: Type) -> str | None:
+    """The name that the last statement binds, where it has the type that is to be returned."""
+    match last:
+        case tree.Let(pattern=tree.NamePattern(name=name)) | tree.IndexLet(name=name):
+            pass
+        case tree.Var(name=name):
+            pass
+        case _:
+            return None
+    symbol = scope.analysis.symbols.get(name)
+    if not isinstance(symbol, Local) or isinstance(symbol.type, UnknownType):
+        return None
+    return name.text if compare(scope, symbol.type, result) is None else None
 
 
 def statements(scope: Scope, body: Sequence[tree.Stmt], *, top: bool = False) -> None:
