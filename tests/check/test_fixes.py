@@ -72,7 +72,7 @@ def test_a_fix_fixes(text: str, finding: Diagnostic) -> None:
     same, syntax = count(text, finding)
     after = applied(text, finding)
     same_after, syntax_after = count(after, finding)
-    assert same_after < same and syntax_after == syntax, after
+    assert same_after < same and syntax_after == syntax - finding.code.startswith("E11"), after
 
 
 # ---------------------------------------------------------------- the safe ones, together

@@ -257,7 +257,7 @@ def _method_of(scope: Scope, e: tree.Call, callee: tree.Field, hint: Expected | 
     if fn is None:
         if name in info.members:
             scope.report("E2106", f"`{text_of(callee)}` is a member, not a method", callee)
-        else:
+        elif info.block not in scope.checking.holed:
             help = suggestion(callee.name, info.methods)
             scope.report("E2107", f"{base.name} has no method `{name}`", callee.name, help=help)
         return abandon(scope, e)
@@ -408,6 +408,8 @@ def prove_instance(
 
 
 def _struct(scope: Scope, e: tree.Call, struct: tree.Struct, hint: Expected | None) -> Type:
+    if struct in scope.checking.broken:
+        return abandon(scope, e)
     name = struct.name.text
     info = scope.analysis.structs[struct]
     names = list(info.fields)

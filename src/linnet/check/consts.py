@@ -99,7 +99,8 @@ def constant(checking: Checking, const: tree.Const, module: Module) -> ConstInfo
     if const in checking.failed:
         return None
     checking.in_progress.add(const)
-    info = _constant(scope, const)
+    with checking.silence(const in checking.broken):
+        info = _constant(scope, const)
     checking.in_progress.discard(const)
     if info is None:
         checking.failed.add(const)

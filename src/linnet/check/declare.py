@@ -65,22 +65,27 @@ def _register_generics(
 def declare(checking: Checking, module: Module) -> None:
     """Resolve every declaration of a module."""
     for item in module.tree.items:
-        match item:
-            case tree.Const():
-                consts.constant(checking, item, module)
-            case tree.Alias():
-                alias(checking, item)
-            case tree.Struct():
-                _struct(checking, item, module)
-            case tree.Enum():
-                scope = Scope(checking, module)
-                refuse_repeats(scope, item.variants, "variant")
-                for name in item.variants:
-                    refuse_prelude(scope, name)
-            case tree.Fn():
-                _signature(checking, item, module, None)
-            case tree.Block():
-                _block(checking, item, module)
+        with checking.silence(item in checking.broken):
+            _declare(checking, item, module)
+
+
+def _declare(checking: Checking, item: tree.Item, module: Module) -> None:
+    match item:
+        case tree.Const():
+            consts.constant(checking, item, module)
+        case tree.Alias():
+            alias(checking, item)
+        case tree.Struct():
+            _struct(checking, item, module)
+        case tree.Enum():
+            scope = Scope(checking, module)
+            refuse_repeats(scope, item.variants, "variant")
+            for name in item.variants:
+                refuse_prelude(scope, name)
+        case tree.Fn():
+            _signature(checking, item, module, None)
+        case tree.Block():
+            _block(checking, item, module)
 
 
 # ---------------------------------------------------------------- generics and clauses
@@ -99,7 +104,8 @@ def default(checking: Checking, param: tree.GenericParam) -> GenericValue | None
         pending=[],
     )
     assert param.default is not None
-    values = typeexprs.explicit(scope, param, (param,), (param.default,), owner.name)
+    with checking.silence(False):
+        values = typeexprs.explicit(scope, param, (param,), (param.default,), owner.name)
     found = values.get(param.name.text) if values is not None else None
     checking.divisors[param] = scope.pending or []
     checking.defaults[param] = found
@@ -169,6 +175,11 @@ def alias(checking: Checking, item: tree.Alias) -> Type:
     """What an alias stands for, in its own generics."""
     if item in checking.aliases:
         return checking.aliases[item]
+    with checking.silence(item in checking.broken):
+        return _alias(checking, item)
+
+
+def _alias(checking: Checking, item: tree.Alias) -> Type:
     owner = checking.owners[item]
     scope = Scope(checking, owner.module)
     if item in checking.in_progress:
@@ -227,6 +238,13 @@ def check_structs(checking: Checking) -> None:
 
 
 def _signature(checking: Checking, fn: tree.Fn, module: Module, block: BlockInfo | None) -> None:
+    with checking.silence(fn in checking.broken):
+        _read_signature(checking, fn, module, block)
+
+
+def _read_signature(
+    checking: Checking, fn: tree.Fn, module: Module, block: BlockInfo | None
+) -> None:
     owner = Scope(checking, module)
     outer: tuple[tree.GenericParam, ...] = ()
     facts: tuple[Relation, ...] = ()

@@ -282,6 +282,8 @@ def unknown_name(
     places = (scope.module, scope.block or scope.fn or scope.module)
     if any((place, name.text) in known for place in places) or name.text in NOT_NAMES:
         return
+    if scope.checking.silent or scope.may_be_lost(name):
+        return
     if names is None:
         names = [n for n in scope.visible() if n not in prelude.NAMES or n in prelude.PRELUDE]
     help = imports.that_brings(scope, name.text)
@@ -409,6 +411,8 @@ def _field(scope: Scope, e: tree.Field, hint: Expected | None) -> Type:
             return UNKNOWN
         case StructType(decl=decl):
             assert isinstance(decl, tree.Struct)
+            if decl in scope.checking.broken:
+                return UNKNOWN
             info = scope.analysis.structs[decl]
             field = info.fields.get(name)
             if field is not None:
@@ -478,7 +482,7 @@ def _block_field(scope: Scope, e: tree.Field, base: BlockType) -> Type:
         if e.name.text in info.methods:
             fix: Help | str | None = f"call it: `{text_of(e)}(...)`"
             scope.report("E1208", f"`{text_of(e)}` is a method, not a value", e.name, help=fix)
-        else:
+        elif info.block not in scope.checking.holed:
             fix = suggestion(e.name, [*info.members, *info.methods])
             scope.report("E2107", f"{base.name} has no member `{e.name.text}`", e.name, help=fix)
         return UNKNOWN

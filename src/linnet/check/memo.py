@@ -88,8 +88,10 @@ class Memo:
     def begin(self) -> None:
         self._same.clear()
 
-    def parsed(self, source: Source, findings: Findings) -> tuple[tree.File, list[int]]:
-        """The tree of a file and where its mistakes are, which are reported."""
+    def parsed(
+        self, source: Source, findings: Findings
+    ) -> tuple[tree.File, tuple[Diagnostic, ...]]:
+        """The tree of a file and its mistakes, which are reported."""
         if source not in self._trees:
             own = Findings()
             self._trees[source] = parse(source, own), tuple(own.items)
@@ -99,7 +101,7 @@ class Memo:
             findings.add(
                 d.code, d.message, at, label=label, related=d.related, notes=d.notes, help=d.help
             )
-        return syntax, [d.primary.span.start for d in mistakes]
+        return syntax, mistakes
 
     def kept(self, workspace: Workspace | None, file: ModuleFile) -> Kept | None:
         """What is known of a module, if it and all that it imports are as they were."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,7 @@ from linnet.check.analysis import (
     Symbol,
 )
 from linnet.check.memo import Kept, Memo
-from linnet.diagnostics import Counterexample, Edit, Findings, Help, Label
+from linnet.diagnostics import Counterexample, Diagnostic, Edit, Findings, Help, Label
 from linnet.dims import (
     Dim,
     Facts,
@@ -32,7 +33,7 @@ from linnet.dims import (
     prove,
     proves,
 )
-from linnet.source import Span
+from linnet.source import Source, Span
 from linnet.syntax import tree
 from linnet.types import UNKNOWN, Axis, GenericValue, Type
 from linnet.workspace import ModuleFile, Workspace
@@ -176,6 +177,11 @@ class Checking:
         default_factory=dict[tree.Syntax, list[Relation]]
     )
     negative: set[tuple[object, Dim]] = field(default_factory=set[tuple[object, Dim]])
+    silent: bool = False
+    unread: dict[Source, list[int]] = field(default_factory=dict[Source, list[int]])
+    holed: set[tree.Syntax] = field(
+        default_factory=set[tree.Syntax]
+    )  # blocks, files: names are lost
     broken: set[tree.Syntax] = field(default_factory=set[tree.Syntax])
     clouded: set[tree.Syntax] = field(default_factory=set[tree.Syntax])
     unknown_names: set[tuple[object, str]] = field(default_factory=set[tuple[object, str]])
@@ -184,6 +190,34 @@ class Checking:
     @property
     def findings(self) -> Findings:
         return self.analysis.findings
+
+    def was_read(self, node: tree.Syntax) -> bool:
+        """Whether the parser could read all of this, so that what it says is to be judged."""
+        unread = self.unread.get(node.span.source, [])
+        at = bisect_left(unread, node.span.start)
+        if at == len(unread):
+            return True
+        line_end = node.span.source.text.find("\n", node.span.end)
+        return 0 <= line_end < unread[at]
+
+    def lost_in(self, fn: tree.Fn, before: int | None = None) -> bool:
+        """Whether something of a function's body, up to a place, could not be read."""
+        end = fn.span.end if before is None else before
+        unread = self.unread.get(fn.span.source, [])
+        at = bisect_left(unread, fn.span.start)
+        return at < len(unread) and unread[at] < end
+
+    @contextmanager
+    def silence(self, when: bool) -> Iterator[None]:
+        """Nothing is reported within the `with`, if so: what stands there is not what was meant.
+
+        What is looked up from there, and judged only once, is judged for itself.
+        """
+        before, self.silent = self.silent, when
+        try:
+            yield
+        finally:
+            self.silent = before
 
     def known(self, relations: tuple[Relation, ...], *of: tree.Syntax | None) -> Known:
         """The facts of these declarations, with what was already asked of them elsewhere."""
@@ -250,6 +284,8 @@ class Scope:
 
         A clause that it says is missing is missing once: later obligations may rest on it.
         """
+        if self.checking.silent:
+            return
         span = at if isinstance(at, Span) else at.span
         self.findings.add(
             code,
@@ -263,6 +299,13 @@ class Scope:
         )
         if isinstance(help, ClauseHelp):
             self.assume(help.clauses)
+
+    def may_be_lost(self, name: tree.Name | tree.Ident) -> bool:
+        """Whether a name that means nothing may be declared in what could not be read."""
+        holed = self.checking.holed
+        if self.block in holed or self.module.tree in holed:
+            return True
+        return self.fn is not None and self.checking.lost_in(self.fn, name.span.start)
 
     def first_negative(self, size: Dim) -> bool:
         """Whether this size is met for the first time here, and not where it was refused."""
@@ -470,7 +513,10 @@ def load(checking: Checking, file: ModuleFile) -> Module:
     kept = checking.memo.kept(checking.workspace, file)
     if kept is not None:
         return _take_over(checking, kept)
-    syntax, faults = checking.memo.parsed(file.source, checking.findings)
+    syntax, mistakes = checking.memo.parsed(file.source, checking.findings)
+    faults = [d.primary.span.start for d in mistakes]
+    lost = (d.primary.span.start for d in mistakes if not _mended(d))
+    checking.unread[file.source] = sorted(lost)
     module = Module(syntax.module.text if syntax.module else ".".join(file.name), file, syntax)
     _enter(checking, module)
     scope = Scope(checking, module)
@@ -500,22 +546,51 @@ def _take_over(checking: Checking, kept: Kept) -> Module:
     return kept.module
 
 
+def _mended(d: Diagnostic) -> bool:
+    """Whether the parser read on as if the fix had been applied, or lost no more than a token."""
+    return d.code in ("E1003", "E1004", "E1005") or (d.help is not None and d.help.edits != ())
+
+
 def _mark_broken(checking: Checking, syntax: tree.File, faults: list[int]) -> None:
-    """Items and methods whose head, all before the first statement or member, is at fault."""
+    """Items and methods whose head, all before the brace of the body, is at fault.
+
+    Where something between the parts of a block or a file could not be read, its name is lost.
+    """
+    unread = checking.unread[syntax.source]
     for item in syntax.items:
-        heads: list[tuple[tree.Syntax, tuple[tree.Syntax, ...]]] = []
-        match item:
-            case tree.Fn():
-                heads = [(item, item.body)]
-            case tree.Block():
-                heads = [(fn, fn.body) for fn in item.methods]
-                heads.append((item, (*item.members, *item.methods)))
-            case _:
-                heads = [(item, ())]
-        for node, inner in heads:
-            end = min([node.span.end, *(part.span.start for part in inner)])
+        methods = item.methods if isinstance(item, tree.Block) else ()
+        parts: tuple[tree.Item, ...] = (item, *methods)
+        for node in parts:
+            end = _body_start(node)
             if any(node.span.start <= at < end for at in faults):
                 checking.broken.add(node)
+        if isinstance(item, tree.Block):
+            inside = [at for at in unread if _body_start(item) <= at < item.span.end]
+            if not _covered(inside, methods):
+                checking.holed.add(item)
+    if not _covered(unread, syntax.items):
+        checking.holed.add(syntax)
+
+
+def _body_start(node: tree.Item) -> int:
+    """Where the head of an item ends: at the brace of its body, if it has one."""
+    if not isinstance(node, (tree.Fn, tree.Block)):
+        return node.span.end
+    head: list[tree.Syntax] = [node.name, *node.generics, *node.where]
+    if isinstance(node, tree.Fn):
+        head += [*node.params, *((node.result,) if node.result else ())]
+    brace = node.span.source.text.find("{", max(part.span.end for part in head))
+    return brace + 1 if 0 <= brace < node.span.end else node.span.end
+
+
+def _covered(places: Iterable[int], nodes: Iterable[tree.Syntax]) -> bool:
+    """Whether each of these places lies in one of the nodes."""
+    spans = sorted((node.span.start, node.span.end) for node in nodes)
+    for at in places:
+        before = bisect_right(spans, (at, len(spans) and spans[-1][1])) - 1
+        if before < 0 or at >= spans[before][1]:
+            return False
+    return True
 
 
 def _collect_items(scope: Scope) -> None:

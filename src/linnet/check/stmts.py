@@ -41,6 +41,9 @@ from linnet.types import (
     scalar,
 )
 
+_Simple = tree.Let | tree.IndexLet | tree.Var | tree.Assign | tree.Return
+_SIMPLE = (tree.Let, tree.IndexLet, tree.Var, tree.Assign, tree.Return)
+
 
 def function(checking: Checking, signature: Signature) -> None:
     """Check a function's defaults and body, once, for all sizes and dtypes."""
@@ -74,7 +77,7 @@ def _body(scope: Scope, fn: tree.Fn, result: Type | None) -> None:
     statements(scope, fn.body, top=True)
     last = fn.body[-1] if fn.body else None
     if result is not None and not isinstance(last, tree.Return):
-        if any(isinstance(s, tree.Return) for s in fn.body):
+        if any(isinstance(s, tree.Return) for s in fn.body) or scope.checking.lost_in(fn):
             return  # reported where it stands
         if scope.returned:
             return
@@ -116,7 +119,7 @@ def statements(scope: Scope, body: Sequence[tree.Stmt], *, top: bool = False) ->
     """Check statements in order; only the `top` ones of a function may end in `return`."""
     for i, s in enumerate(body):
         if isinstance(s, tree.Return):
-            _return(scope, s)
+            _statement(scope, s)
             if not top:
                 scope.report(
                     "E2120",
@@ -136,6 +139,11 @@ def statements(scope: Scope, body: Sequence[tree.Stmt], *, top: bool = False) ->
 
 
 def _statement(scope: Scope, s: tree.Stmt) -> None:
+    if isinstance(s, _SIMPLE) and not isinstance(s.value, tree.For):
+        if not scope.checking.was_read(s):
+            with scope.checking.silence(True):
+                _unread(scope, s)
+            return
     match s:
         case tree.Let():
             _let(scope, s)
@@ -162,6 +170,23 @@ def _statement(scope: Scope, s: tree.Stmt) -> None:
                 s,
                 help="bind the loop: `let ys = for i in 0..n { ... }`",
             )
+        case tree.Return():
+            _return(scope, s)
+
+
+def _unread(scope: Scope, s: _Simple) -> None:
+    """A statement with a syntax error inside: its names are known, their types are not."""
+    match s:
+        case tree.Let():
+            exprs.settled(scope, s.value)
+            patterns.bind(scope, s.pattern, UNKNOWN, "let")
+        case tree.IndexLet():
+            scope.add_local(s.name, s, UNKNOWN, "let")
+        case tree.Var():
+            exprs.settled(scope, s.value)
+            scope.add_local(s.name, s, UNKNOWN, "var")
+        case tree.Assign():
+            _assign(scope, s)
         case tree.Return():
             _return(scope, s)
 

@@ -47,7 +47,9 @@ class Unreadable(Exception):
 
 class Cursor:
     def __init__(self, source: Source, findings: Findings) -> None:
+        before = len(findings.items)
         tokens, comments = lex(source, findings)
+        self.malformed = {d.primary.span.start for d in findings.items[before:]}
         self.source = source
         self.findings = findings
         self.comments = comments
@@ -157,7 +159,8 @@ class Cursor:
 
     def reported(self, token: Token) -> bool:
         """Whether the lexer reported this token: a bad character, or a sign that looks like one."""
-        return token.kind == BAD or (token.kind[0] in punctuation and token.text != token.kind)
+        stands_for = token.kind[0] in punctuation and token.text != token.kind
+        return token.kind == BAD or stands_for or token.start in self.malformed
 
     def mend(self, message: str, instead: str) -> None:
         """Report the token at hand, and go on as if `instead` stood in its place."""

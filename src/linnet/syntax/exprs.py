@@ -121,6 +121,18 @@ class Expressions(Cursor, ABC):
             case _:
                 raise self.expected("a type")
 
+    def closing_angle(self) -> int:
+        """Where the `<` at hand closes, in a type; -1 where nothing closes it."""
+        depth = 0
+        for at in range(self.at, min(self.at + 200, len(self.tokens))):  # enough for any type
+            kind = self.tokens[at].kind
+            depth += (kind == "<") - (kind == ">")
+            if depth == 0:
+                return at
+            if kind in ("{", "}", END) or self.statement_boundary(at):
+                break
+        return -1
+
     def named_type(self) -> tree.NamedType:
         path = self.path("a type")
         generics = self.comma_list(">", self.generic_arg) if self.take("<") else None
@@ -159,7 +171,14 @@ class Expressions(Cursor, ABC):
     def tensor_type(self) -> tree.TypeExpr:
         start = self.advance().start
         if self.token.kind == "<":
-            raise self.fail("a tensor type takes square brackets", help="write `Tensor[B, S; f32]`")
+            failure = self.fail(
+                "a tensor type takes square brackets", help="write `Tensor[B, S; f32]`"
+            )
+            closes = self.closing_angle()
+            if closes < 0:
+                raise failure
+            self.move(closes + 1)
+            return tree.BadType(self.since(start))
         opened = self.advance()
         self.enter()
         shape: list[tree.Expr | tree.PackRef] = []
@@ -662,12 +681,15 @@ class Expressions(Cursor, ABC):
                 "a module's path stands only in a `use` line",
                 help="write `use crate.m` at the top, and `m.x` here",
             )
-        is_word = self.keyword_as_name() and token.kind not in _NOT_A_VALUE
-        if is_word or token.kind == RESERVED:
+        if self.word_as_value() or token.kind == RESERVED:
             self.reserved_as_name()
             self.advance()
             return tree.Name(self.span(token), token.text)
         raise self.expected("an expression", help=self.operator_help())
+
+    def word_as_value(self) -> bool:
+        """Whether a keyword stands where a value does, as if it were a name."""
+        return self.keyword_as_name() and self.token.kind not in _NOT_A_VALUE
 
     def no_loop_value(self) -> Unreadable:
         """A `yield` or a `static for` where a value stands."""

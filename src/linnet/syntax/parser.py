@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, cast
 
-from linnet.diagnostics import Findings, Label
+from linnet.diagnostics import Findings, Help, Label
 from linnet.source import Source, Span
 from linnet.syntax import tree
 from linnet.syntax.cursor import Unreadable
@@ -52,6 +52,7 @@ class _Parser(Expressions):
 
     def file(self) -> tree.File:
         module = self.module()
+        self.no_module = self.tokens[0].kind != "module"
         uses: list[tree.Use] = []
         items: list[tree.Item] = []
         while self.token.kind != END:
@@ -68,11 +69,11 @@ class _Parser(Expressions):
         name = _module_name(self.source.name)
         first = self.token.start if self.token.kind != END else 0
         start = self.between(first, first)
+        help: Help | str = self.replace(f"add `module {name}` above", start, f"module {name}\n\n")
+        if any(token.kind == "module" for token in self.tokens):
+            help = "move the `module` line up to here"
         self.report(
-            "a file begins with its `module` declaration",
-            self.here(),
-            code="E1102",
-            help=self.replace(f"add `module {name}` above", start, f"module {name}\n\n"),
+            "a file begins with its `module` declaration", self.here(), code="E1102", help=help
         )
         return None
 
@@ -94,6 +95,10 @@ class _Parser(Expressions):
                     )
                 uses.append(self.use())
             case "module":
+                if self.no_module:  # its absence was reported; this is where it went
+                    self.advance()
+                    self.attempt(self.declared_path, may_stay=True)
+                    return
                 raise self.fail("a file has one `module` declaration, its first line")
             case "}":
                 help = "remove it, or look for one too many above"
@@ -243,6 +248,8 @@ class _Parser(Expressions):
         name = self.name("the name of an enum")
         self.expect("{", "and the variants of the enum")
         variants = self.comma_list("}", lambda: self.name("the name of a variant"))
+        if self.nothing_inside():
+            self.report("an enum has a variant or more", self.since(name.span.start))
         return tree.Enum(self.since(first.start), first.docs, public, name, variants)
 
     def generics(self) -> tuple[tree.GenericParam, ...]:
@@ -530,7 +537,8 @@ class _Parser(Expressions):
     def return_(self) -> tree.Return:
         start = self.advance().start
         assigns = self.token.kind == NAME and self.peek().kind == "="
-        if assigns or self.token.kind not in BEGINS_EXPR | _BEGINS_MISTAKE:
+        begins = self.token.kind in BEGINS_EXPR | _BEGINS_MISTAKE
+        if assigns or not (begins or self.word_as_value()):
             return tree.Return(self.since(start), None)
         value = self.value()
         return tree.Return(self.since(start), value)
