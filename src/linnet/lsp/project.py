@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from linnet.check import check
 from linnet.check.analysis import Analysis, Module
@@ -12,6 +13,9 @@ from linnet.check.memo import Memo
 from linnet.diagnostics import Diagnostic, LinnetError
 from linnet.source import Source
 from linnet.workspace import MANIFEST, SUFFIX, ModuleFile, Package, Workspace
+
+if TYPE_CHECKING:
+    from linnet.lsp.names import Occurrence
 
 Key = tuple[Path, bool]  # the root of a package, or a file (True) that is checked on its own
 
@@ -33,6 +37,7 @@ class Unit:
     workspace: Workspace
     findings: tuple[Diagnostic, ...]
     paths: Mapping[Source, Path]  # of all that was read for it
+    names: dict[Module, list[Occurrence]] = field(default_factory=dict[Module, "list[Occurrence]"])
 
     def module(self, path: Path) -> Module | None:
         """The checked module in a file."""
