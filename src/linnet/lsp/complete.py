@@ -33,7 +33,7 @@ from linnet.lsp.names import Meaning, callee, enclosing, walk
 from linnet.lsp.project import Project, State, Unit
 from linnet.source import Source
 from linnet.syntax import lex, tree
-from linnet.syntax.tokens import FUNCTION_WORDS, KEYWORDS, MEMBER_WORDS, NAME, STRING, Token
+from linnet.syntax.tokens import FUNCTION_WORDS, MEMBER_WORDS, NAME, STRING, Token
 from linnet.types import DTYPES, BlockType, EnumType, StructType
 from linnet.workspace import Workspace
 
@@ -315,8 +315,7 @@ def keywords(before: Before) -> list[Proposal]:
     elif opened[-1] in ("struct", "enum"):
         return []
     else:
-        words = "let var return static for while if else match true false none some in"
-        words += " yield" if "yield" in KEYWORDS else ""
+        words = "let var return yield static for while if else match true false none some in"
     return [Proposal(word, "keyword", rank=8) for word in words.split()]
 
 
@@ -534,13 +533,13 @@ def _declared_in(node: tree.Syntax, at: int) -> Iterator[tree.Ident]:
         case tree.IndexLet(outputs=indices) | tree.Reduction(indices=indices):
             for index in indices:
                 yield index.name if isinstance(index, tree.PackRef) else index
+        case tree.For(name=name, body=inner):
+            yield from _before(inner, at)
+            yield name
+        case tree.While(body=inner):
+            yield from _before(inner, at)
         case _:
-            inner = getattr(node, "body", None)  # a loop's
-            if isinstance(inner, tuple):
-                yield from _before(inner, at)
-                name = getattr(node, "name", None)
-                if isinstance(name, tree.Ident):
-                    yield name
+            pass
 
 
 def _before(body: tuple[tree.Stmt, ...], at: int) -> Iterator[tree.Ident]:

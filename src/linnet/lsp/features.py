@@ -157,15 +157,16 @@ def folds(file: tree.File) -> list[tuple[int, int, Literal["code", "comment", "i
     for group in _comment_groups(file):
         add(group[0].span.start, group[-1].span.end, "comment")
     for node in walk(file):
-        if isinstance(node, (tree.Block, tree.Struct, tree.Enum, tree.Fn, tree.Match)) or (
-            hasattr(node, "body") and isinstance(node.body, tuple)
-        ):
+        if isinstance(node, _BRACED):
             # The line of the closing brace stays in sight.
             last = source.position(max(node.span.start, node.span.end - 1)).line - 1
             first = source.position(_head_end(node)).line - 1
             if last - 1 > first:
                 found.add((first, last - 1, "code"))
     return sorted(found)
+
+
+_BRACED = (tree.Block, tree.Struct, tree.Enum, tree.Fn, tree.Match, tree.For, tree.While)
 
 
 def _head_end(node: tree.Syntax) -> int:

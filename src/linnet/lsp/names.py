@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
@@ -171,8 +172,9 @@ def occurrences(unit: Unit, module: Module) -> list[Occurrence]:
 
 def at(unit: Unit, module: Module, offset: int) -> Occurrence | None:
     """The name at a place; at its end too, unless another begins there."""
-    touching = [o for o in occurrences(unit, module) if o.span.start <= offset <= o.span.end]
-    return max(touching, key=lambda o: o.span.start, default=None)
+    found = occurrences(unit, module)
+    i = bisect_right(found, offset, key=lambda o: o.span.start) - 1
+    return found[i] if i >= 0 and offset <= found[i].span.end else None
 
 
 def _all(unit: Unit, module: Module) -> Iterator[Occurrence]:
