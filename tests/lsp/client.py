@@ -118,4 +118,4 @@ async def editor(
         await client.shutdown_async(None)
         client.exit(None)
         await client.stop()
-    assert here.log == []
+    assert not here.log, "\n".join(here.log)

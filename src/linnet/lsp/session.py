@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
 from lsprotocol import types as lsp
+from pygls.exceptions import FeatureRequestError
 from pygls.lsp.server import LanguageServer
 from pygls.uris import from_fs_path, to_fs_path
 
@@ -58,7 +59,8 @@ class Server(LanguageServer):
         self.window_log_message(lsp.LogMessageParams(lsp.MessageType.Error, text))
 
     def report_server_error(self, error: Exception, source: type) -> None:
-        self.log(f"{source.__name__}: {type(error).__name__}: {error}")
+        if source is not FeatureRequestError:  # whoever asked is told why there is no answer
+            self.log(f"{source.__name__}: {type(error).__name__}: {error}")
 
     # --- documents ----------------------------------------------------------------------------
 
