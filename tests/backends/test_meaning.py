@@ -87,6 +87,23 @@ def test_checked_indices_name_the_access() -> None:
         made.pick(x, np.array([0, 1], I32), -1)
 
 
+@pytest.mark.parametrize("policy", ["exact", "fast"])
+def test_checked_indices_are_not_left_to_a_kernel_that_clamps(policy: Policy) -> None:
+    text = """module m
+    use std.nn.embedding::{embedding}
+    use std.nn.linear::{linear}
+    pub entry look(ids: Tensor[2; i32], t: Tensor[3, 4; f32], w: Tensor[4, 4; f32])
+        -> Tensor[2, 4; f32] {
+        return linear(embedding(ids, t), w)
+    }"""
+    made = LinnetModule(lowered(text), policy, CPU, checked=True)
+    table, weight = np.ones((3, 4), F), np.eye(4, dtype=F)
+    assert made.look(np.array([0, 2], I32), table, weight).tolist() == [[1] * 4] * 2
+    with pytest.raises(PlanError, match=r"`table\[ids\[\*s\], h\]`.*index 3 lies outside 0\.\.2"):
+        made.look(np.array([0, 3], I32), table, weight)
+    assert policy == "exact" or "F.linear" in made.generated_source()
+
+
 def test_an_empty_axis_is_refused_and_other_empty_axes_are_fine() -> None:
     text = """
     pub entry pick<N: Dim>(x: Tensor[N; f32], i: i32) -> f32 { return x[i] }

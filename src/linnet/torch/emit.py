@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from linnet.backends import Kernel, calls_in, choose
 from linnet.core.derive import dtype_of, shape_of
@@ -26,8 +27,10 @@ from linnet.core.ir import (
     Reshape,
     Result,
     Select,
+    functions_of,
     operands,
 )
+from linnet.core.rewrite import nodes_of
 from linnet.dims import Dim, Facts
 from linnet.emit import INDENT, Ex, Lines, Names, fit, ordered
 from linnet.policy import Policy
@@ -136,6 +139,9 @@ class ModuleWriter:
         return list(dict.fromkeys(call.function for call in calls))
 
     def kernel(self, node: Call) -> Kernel | None:
+        """The native kernel that runs the call: none that would clamp what is to be checked."""
+        if self.checked and _clamps(node.function):
+            return None
         return choose(KERNELS, node, self.policy)[0]
 
     def _write(self, function: Function, once: bool) -> Written:
@@ -151,6 +157,23 @@ class ModuleWriter:
         written = Written(name, writer.takes_self, writer.dims, writer.numbers, writer.shared)
         self._by_text[wish, head + body] = written
         return written
+
+
+@lru_cache(maxsize=1024)
+def _clamps(function: Function) -> bool:
+    """Somewhere in the function, or in what it calls, an index may lie outside its axis."""
+    for node in nodes_of(function):
+        if isinstance(node, Gather):
+            if any(
+                i is not None and not ok for i, ok in zip(node.indices, node.proved, strict=True)
+            ):
+                return True
+        elif isinstance(node, Call):
+            if _clamps(node.function):
+                return True
+        elif any(_clamps(inner) for inner in functions_of(node)):
+            return True
+    return False
 
 
 class FunctionWriter:
