@@ -17,7 +17,7 @@ from linnet.core.lower import lower_function
 from linnet.core.passes import optimize
 from linnet.policy import Policy
 from linnet.reference import evaluate
-from linnet.syntax import tree
+from linnet.syntax import parse_text, tree
 from linnet.torch import LinnetModule
 from linnet.torch.runtime import _tensor_of
 from linnet.weights.arrays import as_array, dtype_name
@@ -42,9 +42,11 @@ def analysed(module: str) -> Analysis:
     return check(Workspace(), path)
 
 
+@cache
 def parsed(module: str) -> tree.File:
     """The syntax of a module, named as it is declared."""
-    return analysed(module).modules[module].tree
+    path = STD.joinpath(*module.split(".")[1:]).with_suffix(".linnet")
+    return parse_text(path.read_text(encoding="utf-8"), str(path))[0]
 
 
 def function(op: str) -> tree.Fn:

@@ -9,11 +9,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
 
 from linnet.diagnostics import PlanError
 from linnet.weights import (
     Slot,
     apply_bindings,
+    as_array,
     expand_bindings,
     open_checkpoint,
     paths_by_tensor,
@@ -104,14 +106,25 @@ def test_a_shared_tensor_is_read_once() -> None:
     assert [slots[0].path for slots, _ in groups[1:]] == [slot.path for slot in SLOTS[1:13]]
 
 
-def test_e4m3_numbers_fill_a_slot_of_bytes() -> None:
+def test_e4m3_numbers_fill_a_slot_of_bytes(tmp_path: Path) -> None:
     held = {"x": np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).reshape(16, 16)}
-    (bound,) = plan_bindings([Slot("x", (16, 16), "u8")], held)
-    assert not bound.cast
-    assert np.array_equal(bound.read(), np.arange(256, dtype=np.uint8).reshape(16, 16))
+    write_safetensors(tmp_path / "x.safetensors", held)
+    for stored in (held, open_checkpoint(tmp_path / "x.safetensors")):
+        (bound,) = plan_bindings([Slot("x", (16, 16), "u8")], stored)
+        assert not bound.cast
+        assert np.array_equal(bound.read(), np.arange(256, dtype=np.uint8).reshape(16, 16))
     other = {"x": np.zeros(4, ml_dtypes.float8_e5m2)}
     assert "`x` is u8, `x` in <memory> is f8_e5m2" in refusal([Slot("x", (4,), "u8")], other)
     assert "`x` is i8, `x` in <memory> is f8_e4m3" in refusal([Slot("x", (16, 16), "i8")], held)
+
+
+def test_a_tensor_keeps_its_bits_whatever_its_dtype() -> None:
+    codes = torch.arange(256, dtype=torch.uint8)
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        assert np.array_equal(as_array(codes.view(dtype)).view(np.uint8), np.arange(256))
+    words = torch.arange(2**15, dtype=torch.int16).reshape(2, -1).T
+    assert np.array_equal(as_array(words.view(torch.bfloat16)).view(np.int16), words.numpy())
+    assert as_array(torch.zeros((), dtype=torch.bfloat16)).shape == ()
 
 
 def test_one_more_axis_of_one_at_the_end_is_no_difference() -> None:

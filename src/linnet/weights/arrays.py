@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -85,9 +86,10 @@ def as_array(value: object) -> Array:
         held = held.detach().cpu()
         name = dtype_name(held.dtype)
         if name in ("bf16", "f8_e4m3", "f8_e5m2"):
-            # NumPy cannot be handed these; f32 holds every one of their values.
-            exact: Array = held.float().numpy()
-            return exact.astype(DTYPES[name])
+            # NumPy cannot be handed these, but their bits: a tensor's framework is loaded.
+            framework: Any = sys.modules["torch"]
+            bits: Array = held.view(framework.int16 if name == "bf16" else framework.uint8).numpy()
+            return bits.view(DTYPES[name])
         array: Array = held.numpy()
         return array
     return np.asarray(held)
