@@ -225,9 +225,17 @@ def _missing(
             return None if found is None else ["none", *found]
         case EnumType(decl=decl):
             assert isinstance(decl, tree.Enum)
+            own: dict[int, list[Sequence[tree.Pattern | object]]] = {}
+            every = [r[1:] for r in rows if _takes_all(r[0], scope)]
+            for r in rows:
+                variant = _variant_of(r[0], scope)
+                if variant is not None:
+                    own.setdefault(variant, []).append(r[1:])
+            others: list[str] | None = None  # the answer for variants that no row names
+            if len(own) < len(decl.variants):
+                others = _missing(every, rest, scope)
             for i, name in enumerate(decl.variants):
-                own = [r[1:] for r in rows if _takes_variant(r[0], i, scope)]
-                found = _missing(own, rest, scope)
+                found = _missing([*own[i], *every], rest, scope) if i in own else others
                 if found is not None:
                     return [f"{decl.name.text}.{name.text}", *found]
             return None
@@ -256,10 +264,9 @@ def _takes_all(p: tree.Pattern | object, scope: Scope) -> bool:
     )
 
 
-def _takes_variant(p: tree.Pattern | object, i: int, scope: Scope) -> bool:
-    if _takes_all(p, scope):
-        return True
+def _variant_of(p: tree.Pattern | object, scope: Scope) -> int | None:
+    """The position of the variant that the pattern takes alone."""
     if not isinstance(p, (tree.NamePattern, tree.VariantPattern)):
-        return False
+        return None
     symbol = scope.analysis.symbols.get(p)
-    return isinstance(symbol, Variant) and symbol.index == i
+    return symbol.index if isinstance(symbol, Variant) else None

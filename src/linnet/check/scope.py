@@ -6,7 +6,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
+from itertools import islice
 
 from linnet.check.analysis import (
     Analysis,
@@ -462,18 +463,28 @@ def refuse_repeats(scope: Scope, names: Iterable[tree.Ident], what: str) -> None
             seen[name.text] = name
 
 
+NAMES = 500  # looked through for one that may have been meant
+
+
 def similar(name: str, names: Iterable[str]) -> str | None:
     """The one of `names` that `name` is most likely a misspelling of."""
-    pool = [n for n in dict.fromkeys(names) if n != name]
+    pool = [n for n in dict.fromkeys(islice(names, NAMES)) if n != name]
     plain = _plain(name)
     for n in pool:
         if _plain(n) == plain:
             return n
     limit = 0 if len(plain) < 3 else 1 if len(plain) < 6 else 2 if len(plain) < 10 else 3
-    near = [(d, n) for n in pool if (d := _distance(plain, _plain(n), limit)) <= limit]
-    return min(near, key=lambda found: found[0])[1] if near else None
+    found: str | None = None
+    for n in pool:
+        if limit == 0:
+            break
+        distance = _distance(plain, _plain(n), limit)
+        if distance <= limit:
+            found, limit = n, distance - 1  # only a nearer one is better
+    return found
 
 
+@lru_cache(maxsize=4096)
 def _plain(name: str) -> str:
     """What of a name cannot be a slip of style."""
     return name.lower().replace("_", "") or name
@@ -483,6 +494,10 @@ def _distance(a: str, b: str, limit: int) -> int:
     """How many letters were left out, put in, changed or swapped; up to the limit."""
     if abs(len(a) - len(b)) > limit:
         return limit + 1
+    same = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+    a, b = a[same:], b[same:]
+    while a and b and a[-1] == b[-1]:
+        a, b = a[:-1], b[:-1]
     before: list[int] = []
     row = list(range(len(b) + 1))
     for i, x in enumerate(a, 1):

@@ -78,7 +78,9 @@ def _cancelling(
         if not mono or (coefficient < 0 and not free(mono)):
             continue
         for other in base:
-            effort.left -= len(other)
+            effort.left -= len(other) * (1 + len(mono) // DEGREE)
+            if effort.left < 0:
+                return
             for target, weight in other.items():
                 if not target or (weight > 0) == (coefficient > 0):
                     continue

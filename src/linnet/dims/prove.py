@@ -20,13 +20,14 @@ from linnet.dims.poly import (
     variable,
     variables,
 )
-from linnet.dims.search import smallest
+from linnet.dims.search import related, smallest
 from linnet.dims.system import EFFORT, System, natural, standard
 
 SUGGESTIONS = 3
 CLAUSES = 8  # tried as suggestions
 CASES = 24  # considered in one proof
 DEPTH = 2  # of cases within cases
+MANY = 24  # facts, above which those near the goal are tried alone
 REMAINDERS = 4  # the largest divisor whose remainders are cases
 
 
@@ -42,8 +43,34 @@ def proves(facts: Facts, goal: Relation) -> bool:
     """Whether the goal can be shown to hold wherever the facts do; looks for no counterexample."""
     known = facts.memo.proved.get(goal)
     if known is None:
-        known = facts.memo.proved[goal] = _proves(facts, goal, Effort(EFFORT))
+        known = any(_proves(part, goal, Effort(EFFORT)) for part in _parts(facts, goal))
+        facts.memo.proved[goal] = known
     return known
+
+
+def _parts(facts: Facts, goal: Relation) -> Iterator[Facts]:
+    """The facts; where they are many, first those near the goal, then all that bear on it."""
+    relations = facts.relations
+    if len(relations) <= MANY:
+        yield facts
+        return
+    names = goal.names()
+    tried: list[Relation] = []
+    for _ in range(2):
+        near = [r for r in relations if r.names() <= names]
+        if near != tried and len(near) < len(relations):
+            yield Facts.of(near)
+        tried = near
+        names = names.union(*(r.names() for r in relations if r.names() & names))
+    yield _bearing(facts, goal)
+
+
+def _bearing(facts: Facts, goal: Relation) -> Facts:
+    """The facts that share names with the goal, through others too."""
+    if len(facts.relations) <= MANY:
+        return facts
+    near = set(related(facts.relations, goal.names())[0])
+    return Facts.of(r for r in facts.relations if r in near)
 
 
 def contradictory(facts: Facts) -> bool:
@@ -73,7 +100,7 @@ def _verdict(facts: Facts, goal: Relation) -> Verdict:
     sizes = smallest(facts.relations, goal)
     if sizes is not None:
         return Refuted(sizes)
-    return Unproved(suggest(facts, goal))
+    return Unproved(suggest(_bearing(facts, goal), goal))
 
 
 def _proves(facts: Facts, goal: Relation, effort: Effort) -> bool:

@@ -30,7 +30,7 @@ def smallest(facts: Sequence[Relation], goal: Relation) -> Sizes | None:
     every name of the goal and of the facts that share names with it, directly or not; the remaining
     facts are satisfied by some sizes too.
     """
-    near, far = _related(facts, goal.names())
+    near, far = related(facts, goal.names())
     if far and next(models(far), None) is None:
         return None
     plan = _Plan.of([*near, goal.negated()], goal.names())
@@ -84,26 +84,30 @@ def _size_key(sizes: Sizes) -> tuple[int, int, tuple[int, ...]]:
     return (values.count(0), sum(values), values)
 
 
-def _related(
+def related(
     facts: Sequence[Relation], names: frozenset[str]
 ) -> tuple[list[Relation], list[Relation]]:
     """The facts that share names with these, through others too, and the rest."""
+    having: dict[str, list[int]] = {}
+    for i, fact in enumerate(facts):
+        for name in fact.names():
+            having.setdefault(name, []).append(i)
     known = set(names)
-    near: list[Relation] = []
-    far = list(facts)
-    while True:
-        joined = [fact for fact in far if not fact.names() or not known.isdisjoint(fact.names())]
-        if not joined:
-            return near, far
-        near.extend(joined)
-        far = [fact for fact in far if fact not in joined]
-        known.update(*(fact.names() for fact in joined))
+    order = [i for i, fact in enumerate(facts) if not fact.names() or fact.names() & known]
+    wave, near = order, set(order)
+    while wave:
+        new = set().union(*(facts[i].names() for i in wave)) - known
+        known |= new
+        wave = sorted({i for name in new for i in having[name]} - near)
+        near.update(wave)
+        order = order + wave
+    return [facts[i] for i in order], [fact for i, fact in enumerate(facts) if i not in near]
 
 
 def _components(facts: Sequence[Relation]) -> Iterator[list[Relation]]:
     rest = list(facts)
     while rest:
-        group, rest = _related(rest, rest[0].names())
+        group, rest = related(rest, rest[0].names())
         yield group
 
 
