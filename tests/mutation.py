@@ -19,13 +19,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from linnet.check import check, scope, stmts
-from linnet.check.analysis import Signature
+from linnet.check import check
+from linnet.check.analysis import Analysis
+from linnet.check.memo import Memo
 from linnet.diagnostics import Diagnostic, Edit, Findings
 from linnet.fixes import edited
 from linnet.render import render_text
 from linnet.source import Source, Span
 from linnet.syntax import tree
+from linnet.syntax.parser import parse
 from linnet.types import DTYPES
 from linnet.workspace import Workspace
 
@@ -453,7 +455,7 @@ def an_integer_for_a_float(at: At) -> Iterator[Change]:
 @kind
 def another_member_array(at: At) -> Iterator[Change]:
     n = at.node
-    if isinstance(n, tree.StaticFor) and n.stop is None:
+    if isinstance(n, tree.For) and n.stop is None:
         old = n.start.span
         yield replaced(old, f"0..{old.text}")
 
@@ -461,12 +463,15 @@ def another_member_array(at: At) -> Iterator[Change]:
 # ---------------------------------------------------------------- all of them
 
 
-def mutants(*, everything: bool = False) -> list[Mutant]:
-    """Different texts only, in the order of files, kinds and places; at most EACH of a kind."""
+def mutants(*, everything: bool = False, every: int = 1) -> list[Mutant]:
+    """Different texts only, in the order of files, kinds and places; at most EACH of a kind.
+
+    `every` takes only each so many of them.
+    """
     out: list[Mutant] = []
     for path in TARGETS:
         source = Source(path.name, path.read_text(encoding="utf-8"))
-        nodes = list(walk(scope.parse(source, Findings())))
+        nodes = list(walk(parse(source, Findings())))
         texts = {source.text}
         for name, make in KINDS.items():
             found: list[Mutant] = []
@@ -477,7 +482,7 @@ def mutants(*, everything: bool = False) -> list[Mutant]:
                     if one.text not in texts:
                         texts.add(one.text)
                         found.append(one)
-            out += found if everything else _spread(found)
+            out += found if everything else _spread(found)[::every]
     return out
 
 
@@ -490,46 +495,41 @@ def _line(text: str) -> str:
     return " ".join(text.split())
 
 
+class _Enough(Exception):
+    """The module with the mistake has something to say."""
+
+
 class Checker:
-    """Checks a mutant: first the functions of its own module, then, if all is well, the others."""
+    """Checks mutants against what is kept of one check of the package as it is."""
 
     def __init__(self) -> None:
-        self._trees: dict[str, tree.File] = {}
-        self._parse, self._function = scope.parse, stmts.function
-        self._only: Path | None = None
-
-    def __enter__(self) -> Checker:
-        scope.parse = self.parse  # type: ignore[assignment]
-        stmts.function = self.function
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        scope.parse = self._parse
-        stmts.function = self._function
-
-    def parse(self, source: Source, findings: Findings) -> tree.File:
-        """Each text once; only trees without findings are kept."""
-        if source.text not in self._trees:
-            before = len(findings.items)
-            found = self._parse(source, findings)
-            if len(findings.items) > before:
-                return found
-            self._trees[source.text] = found
-        return self._trees[source.text]
-
-    def function(self, checking: scope.Checking, signature: Signature) -> None:
-        if self._only in (None, signature.module.file.path):
-            self._function(checking, signature)
+        self._workspace = Workspace()
+        self._memo = Memo()
+        found = check(self._workspace, self._workspace.open(LLAMA), memo=self._memo).findings.items
+        assert not found, "the package itself is fine"
 
     def findings(self, mutant: Mutant) -> tuple[Diagnostic, ...]:
-        """The errors, and W2001, of the whole package with the mistake made."""
-        for self._only in (mutant.path, None):
-            workspace = Workspace({mutant.path: mutant.text})
-            found = check(workspace, LLAMA).findings.sorted()
-            seen = tuple(d for d in found if d.severity == "error" or d.code == "W2001")
+        """The errors, and W2001, in the mutant's module; if all is well there, in the others."""
+        workspace = self._workspace.renewed({mutant.path: mutant.text})
+        source = workspace.file(mutant.path).source
+        seen: tuple[Diagnostic, ...] = ()
+
+        def early(analysis: Analysis) -> None:
+            nonlocal seen
+            seen = _wrong(analysis)
             if seen:
-                return seen
-        return ()
+                raise _Enough
+
+        memo = dataclasses.replace(self._memo.glance(source, 0), only=None, early=early)
+        try:
+            return _wrong(check(workspace, workspace.open(LLAMA), memo=memo))
+        except _Enough:
+            return seen
+
+
+def _wrong(analysis: Analysis) -> tuple[Diagnostic, ...]:
+    found = analysis.findings.sorted()
+    return tuple(d for d in found if d.severity == "error" or d.code == "W2001")
 
 
 def valid() -> dict[str, str]:
@@ -554,12 +554,12 @@ def main() -> int:
     parser.add_argument("--kind", default="", help="only kinds that hold this text")
     args = parser.parse_args()
     known = valid() if VALID.is_file() else {}
+    checker = Checker()
     counts: Counter[int] = Counter()
     kinds: dict[str, Counter[bool]] = {}
     unknown: list[str] = []
     for i, mutant in enumerate(m for m in mutants(everything=args.all) if args.kind in m.kind):
-        with CHECKER:
-            found = CHECKER.findings(mutant)
+        found = checker.findings(mutant)
         counts[len(found)] += 1
         kinds.setdefault(mutant.kind, Counter())[bool(found)] += 1
         if not found and mutant.key not in known:
@@ -573,8 +573,6 @@ def main() -> int:
     print(*unknown, sep="\n")
     return 1 if unknown else 0
 
-
-CHECKER = Checker()
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeVar
 
 from linnet.check import calls, consts, exprs, typeexprs
 from linnet.check.analysis import PreludeCall
@@ -23,7 +25,7 @@ from linnet.check.expect import (
 from linnet.check.scope import Scope
 from linnet.core import rules
 from linnet.core.rules import Broken, Ruling
-from linnet.diagnostics import Label
+from linnet.diagnostics import Edit, Help, Label
 from linnet.dims import Dim, dim_max, dim_min
 from linnet.syntax import tree
 from linnet.types import (
@@ -34,6 +36,7 @@ from linnet.types import (
     Axis,
     FloatConst,
     IntConst,
+    Pack,
     Shape,
     ShapeType,
     TensorType,
@@ -334,32 +337,59 @@ def _negative(scope: Scope, at: tree.Expr, extent: Dim) -> Type:
 
 
 def _warn_of_mixing(scope: Scope, e: tree.Call, args: Args, before: Shape, after: Shape) -> None:
-    """W2001 where axes are neither split nor merged with their neighbours."""
+    """W2001 where axes are neither split nor merged with their neighbours.
 
+    Where that cannot be proved for all sizes, it takes sizes at which they are not.
+    """
     a, b = _factors(before), _factors(after)
-    if not a or not b:
-        return
-    done = _line_up(scope, a, b)
-    if done is None:
+    equal = lru_cache(maxsize=None)(lambda x, y: scope.proves("==", x, y))
+    done = _line_up(equal, a, b)
+    if done is None or not a or not b or not _crosses(scope, a, b):
         return
     i, j = done
-    left, right = (" * ".join(str(x) for x in axes) for axes in (a[i:], b[j:]))
+    left, right = (" * ".join(_factor(x) for x in axes) for axes in (a[i:], b[j:]))
+    notes = [f"`{left}` becomes `{right}`, which neither splits axes nor merges neighbours"]
+    help: Help | str = "`permute` the axes that belong together next to each other first"
+    if len(b) > len(a):
+        help = "split axes only, in place; then `permute` the parts to where they belong"
+    moved = _moved(equal, a[i:], b[j:])
+    if moved is not None:
+        past = " * ".join(_factor(x) for x in a[i : i + moved])
+        notes.append(
+            f"`{a[i + moved]}` would have to move past `{past}`, which a `reshape` does not"
+        )
+        order = _order(before, a, i, i + moved)
+        shape = [before[n] for n in order]
+        if not any(isinstance(x, Pack) for x in before) and not _line_up(equal, _factors(shape), b):
+            text = f"permute({args[0].span.text}, {order})"
+            shown = f"permute({text_of(args[0])}, {order})"
+            help = Help(f"move it first: `{shown}`", (Edit(args[0].span, text),))
     scope.report(
         "W2001",
         f"`reshape` to {shape_text(after)} mixes axes of `{text_of(args[0])}`, "
         f"{shape_text(before)}",
         e,
-        notes=(f"`{left}` becomes `{right}`, which neither splits axes nor merges neighbours",),
-        help="`permute` the axes that belong together next to each other first",
+        related=(Label(args[0].span, shape_text(before)), Label(args[1].span, "")),
+        notes=tuple(notes),
+        help=help,
     )
 
 
-def _factors(shape: Shape) -> list[Dim]:
+def _factors(shape: Sequence[Axis]) -> list[Dim]:
     axes = [a if isinstance(a, Dim) else Dim.of(str(a)) for a in shape]
     return [a for a in axes if a.constant != 1]
 
 
-def _line_up(scope: Scope, a: list[Dim], b: list[Dim]) -> tuple[int, int] | None:
+def _factor(axis: Dim) -> str:
+    return f"({axis})" if " " in f"{axis}" else f"{axis}"
+
+
+Size = TypeVar("Size", Dim, int)
+
+
+def _line_up(
+    equal: Callable[[Size, Size], bool], a: Sequence[Size], b: Sequence[Size]
+) -> tuple[int, int] | None:
     """None when each axis is kept, split, or merged with neighbours; else how far that goes."""
     furthest = (0, 0)
     todo = [(0, 0)]
@@ -373,12 +403,44 @@ def _line_up(scope: Scope, a: list[Dim], b: list[Dim]) -> tuple[int, int] | None
         seen.add((i, j))
         furthest = max(furthest, (i, j))
         for one, many, side in ((a[i], b[j:], 0), (b[j], a[i:], 1)):
-            product = Dim.of(1)
+            product: Size | None = None
             for n, axis in enumerate(many, 1):
-                product = product * axis
-                if scope.proves("==", one, product):
+                product = axis if product is None else product * axis
+                if equal(one, product):
                     todo.append((i + 1, j + n) if side == 0 else (i + n, j + 1))
     return furthest
+
+
+def _crosses(scope: Scope, a: Sequence[Dim], b: Sequence[Dim]) -> bool:
+    """Whether there are sizes at which the axes do not line up."""
+    names = sorted(frozenset[str]().union(*(axis.names() for axis in (*a, *b))))
+    primes = [2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37]
+    for sample in scope.known.facts.samples:
+        sizes = {name: primes[i % len(primes)] for i, name in enumerate(names)} | sample
+        try:
+            left, right = ([axis.evaluate(sizes) for axis in axes] for axes in (a, b))
+        except ZeroDivisionError:
+            continue
+        if 0 in left or 0 in right:
+            continue
+        left, right = ([n for n in axes if n != 1] for axes in (left, right))
+        if left != right and _line_up(int.__eq__, left, right) is not None:
+            return True
+    return False
+
+
+def _moved(equal: Callable[[Dim, Dim], bool], a: Sequence[Dim], b: Sequence[Dim]) -> int | None:
+    """Which of the old axes stands first in the new order."""
+    return next((n for n, axis in enumerate(a) if n and equal(axis, b[0])), None)
+
+
+def _order(before: Shape, a: Sequence[Dim], to: int, at: int) -> list[int]:
+    """The axes with one moved to another's place; `a` are those that are not 1."""
+    places = [n for n, axis in enumerate(before) if axis != Dim.of(1)]
+    order = list(range(len(before)))
+    order.remove(places[at])
+    order.insert(order.index(places[to]), places[at])
+    return order
 
 
 def _report_broken(scope: Scope, e: tree.Call, outcome: Broken, x: TensorType) -> Type:
