@@ -3,7 +3,7 @@
 Each is found in the syntax tree, made in the text, and must be an error or W2001; one that is a
 valid program stands in `mutants_valid.txt` with the reason. By hand:
 
-    python tests/mutation.py                 # counts, and every mutant that nothing finds
+    python tests/mutation.py                 # counts, and what the list of valid ones has wrong
     python tests/mutation.py --show 50       # the whole messages of every so many mutants
     python tests/mutation.py --all --many 3  # all mutants; those with at least three errors
 """
@@ -535,14 +535,16 @@ def _wrong(analysis: Analysis) -> tuple[Diagnostic, ...]:
 def valid() -> dict[str, str]:
     """The reason why each of these mutants is a program that means something."""
     reasons: dict[str, str] = {}
-    reason = ""
-    for line in VALID.read_text(encoding="utf-8").splitlines():
+    reason: list[str] = []
+    open_ = False
+    for line in VALID.read_text(encoding="utf-8").splitlines()[1:]:
         if line.startswith("# "):
-            reason = line[2:]
+            reason = [*(reason if open_ else ()), line[2:]]
+            open_ = True
         elif line.strip():
-            assert reason, f"{line} stands below no reason"
-            assert line not in reasons, f"{line} stands twice"
-            reasons[line] = reason
+            assert reason and line not in reasons, line
+            reasons[line] = " ".join(reason)
+            open_ = False
     return reasons
 
 
@@ -553,7 +555,7 @@ def main() -> int:
     parser.add_argument("--many", type=int, metavar="N", help="print those with N errors or more")
     parser.add_argument("--kind", default="", help="only kinds that hold this text")
     args = parser.parse_args()
-    known = valid() if VALID.is_file() else {}
+    known = valid()
     checker = Checker()
     counts: Counter[int] = Counter()
     kinds: dict[str, Counter[bool]] = {}
@@ -562,7 +564,7 @@ def main() -> int:
         found = checker.findings(mutant)
         counts[len(found)] += 1
         kinds.setdefault(mutant.kind, Counter())[bool(found)] += 1
-        if not found and mutant.key not in known:
+        if bool(found) == (mutant.key in known):
             unknown.append(mutant.key)
         many = args.many is not None and len(found) >= args.many
         if many or (args.show is not None and i % args.show == 0 and found):
