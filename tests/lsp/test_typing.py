@@ -11,7 +11,7 @@ from linnet.check import check
 from linnet.diagnostics import Findings
 from linnet.lsp import complete, features, hover
 from linnet.lsp.names import declared, occurrences
-from linnet.lsp.project import Document, Project
+from linnet.lsp.project import Document, Project, Unit
 from linnet.lsp.rename import Refused, prepare
 from linnet.syntax import lex
 from linnet.syntax.tokens import NAME, REDUCTIONS
@@ -111,10 +111,53 @@ def test_the_state_is_that_of_a_fresh_check(tmp_path: Path) -> None:
     root = package(tmp_path / "p", shapes=SHAPES)
     path, project = root / "src/lib.linnet", Project()
     for end in range(900, len(MODEL), 300):
-        state = project.check({path: Document(MODEL[:end])}, path)
+        state = project.check({path: Document(MODEL[:end])}, path, early=lambda unit: None)
         workspace = Workspace({path: MODEL[:end]})
         fresh = check(workspace, workspace.open(root)).findings.items
         [unit] = state.units
         assert {(d.code, d.message, d.primary.span.start) for d in unit.findings} == {
             (d.code, d.message, d.primary.span.start) for d in fresh
         }
+
+
+def test_what_is_told_first_is_what_is_found(tmp_path: Path) -> None:
+    """An edit in a body: what is told before everything is checked stands, also after others."""
+    two = MODEL + MODEL[MODEL.index("/// Twice") : MODEL.index("/// A network")].replace(
+        "twice", "thrice"
+    ).replace("return x + x", "let y = x + x\n    return y")
+    root = package(tmp_path / "p", shapes=SHAPES)
+    path, project = root / "src/lib.linnet", Project()
+    project.check({path: Document(two)}, path)
+    text, guesses = two, 0
+    for old, new in [
+        ("return x + x", "return xx + x"),
+        ("let y = x + x\n", "let y = x + z\n"),
+        ("let y = twice(", "let y = twicee("),
+        ("return xx + x", "return x + x + x"),
+        ("x + z\n", "x + x\n"),
+        ("twicee(", "twice("),
+        ("var total = b", "var total = b\n\n"),
+        ("return y", "return y("),
+        ("return y(", "return y"),
+    ]:
+        assert old in text
+        text = text.replace(old, new, 1)
+        told: list[set[tuple[str, str, int]]] = []
+
+        def early(unit: Unit, told: list[set[tuple[str, str, int]]] = told) -> None:
+            if unit.guessed:
+                told.append({(d.code, d.message, d.primary.span.start) for d in unit.findings})
+
+        state = project.check({path: Document(text)}, path, early=early)
+        found = state.findings().get(path, [])
+        final = {(d.code, d.message, d.primary.span.start) for d in found}
+        errors = {f for f in final if f[0][0] == "E"}
+        for guess in told:
+            guesses += 1
+            assert {f for f in guess if f[0][0] == "E"} == errors
+    assert guesses >= 8
+    # another declaration: nothing is told before it is known
+    told = []
+    text = text.replace("fn thrice", "fn thriced")
+    project.check({path: Document(text)}, path, early=early)
+    assert told == []

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 from linnet.check import blocks, consts, declare, effects, scope, stmts, unused
-from linnet.check.analysis import Analysis, Signature
+from linnet.check.analysis import Analysis, Module, Signature
 from linnet.check.memo import Memo
 from linnet.source import Source
 from linnet.syntax import tree
@@ -83,12 +83,16 @@ def _run(checking: scope.Checking, files: tuple[ModuleFile, ...]) -> None:
     fresh = [module for module in modules if module not in checking.reused]
     for module in fresh:
         declare.register(checking, module)
+    fresh.sort(key=lambda module: module.file.source is not checking.memo.first)
+    checked: set[tree.Fn] = set()
     for module in fresh:
         declare.declare(checking, module)
+        if module is fresh[0]:
+            checked = _soonest(checking, module)
     declare.check_structs(checking)
     consts.check_replacements(checking, own)
     blocks.check_instances(checking)
-    _bodies(checking)
+    _bodies(checking, checked)
     effects.compute(checking)
     if checking.memo.wanted:
         checking.memo.keep(checking)
@@ -100,12 +104,37 @@ def _run(checking: scope.Checking, files: tuple[ModuleFile, ...]) -> None:
         findings.items = [d for d in findings.items if d.severity == "error"]
 
 
-def _bodies(checking: scope.Checking) -> None:
-    """Check every function that is not taken over; those of the memo's first file come first."""
+def _soonest(checking: scope.Checking, module: Module) -> set[tree.Fn]:
+    """Check the functions that the memo wants to know about before all else, if it does."""
+    memo = checking.memo
+    imported = all(file in {m.file for m in checking.reused} for file in _imports(checking, module))
+    if module.file.source is not memo.first or memo.soonest is None or not imported:
+        return set()
+    wanted = memo.soonest(module)
+    if wanted is None:
+        return set()
+    for fn in wanted:
+        if fn in checking.analysis.signatures:
+            stmts.function(checking, checking.analysis.signatures[fn])
+    memo.soon(checking.analysis, wanted)
+    return set(wanted)
+
+
+def _imports(checking: scope.Checking, module: Module) -> list[ModuleFile | None]:
+    assert checking.workspace is not None
+    resolve = checking.workspace.resolve
+    package = module.file.package
+    return [resolve(package, tuple(p.text for p in u.path.parts)) for u in module.tree.uses]
+
+
+def _bodies(checking: scope.Checking, checked: set[tree.Fn]) -> None:
+    """Check every other function that is not taken over; the memo's first file comes first."""
     memo = checking.memo
     rest: list[Signature] = []
     for signature in list(checking.analysis.signatures.values()):
         if signature.module in checking.reused or memo.skips(signature.fn):
+            continue
+        if signature.fn in checked:
             continue
         if signature.module.file.source is memo.first:
             memo.pause()

@@ -8,7 +8,7 @@ and finds the same.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +55,10 @@ def _nothing() -> None:
     pass
 
 
+def _untold(analysis: Analysis, checked: Sequence[tree.Fn]) -> None:
+    pass
+
+
 @dataclass(eq=False, slots=True)
 class Memo:
     """Kept from check to check of one package or file.
@@ -67,6 +71,9 @@ class Memo:
     pause: Callable[[], None] = _nothing
     first: Source | None = None
     early: Callable[[Analysis], None] | None = None
+    # Of the first file's functions, those to be checked before anything else, and who is told.
+    soonest: Callable[[Module], Sequence[tree.Fn] | None] | None = None
+    soon: Callable[[Analysis, Sequence[tree.Fn]], None] = _untold
     only: int | None = None  # of all bodies, the one of the first file that stands here
     _trees: dict[Source, tuple[tree.File, tuple[Diagnostic, ...]]] = field(
         default_factory=dict[Source, tuple[tree.File, tuple[Diagnostic, ...]]]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,9 @@ from linnet.check import check
 from linnet.check.analysis import Analysis, Module
 from linnet.check.memo import Memo
 from linnet.diagnostics import Diagnostic, LinnetError
+from linnet.lsp.guess import carried, edited
 from linnet.source import Source
+from linnet.syntax import tree
 from linnet.workspace import MANIFEST, SUFFIX, ModuleFile, Package, Workspace
 
 if TYPE_CHECKING:
@@ -35,8 +37,9 @@ class Unit:
     key: Key
     analysis: Analysis
     workspace: Workspace
-    findings: tuple[Diagnostic, ...]
+    findings: tuple[Diagnostic, ...]  # if `guessed`, of one file, and not certain
     paths: Mapping[Source, Path]  # of all that was read for it
+    guessed: bool = False
     names: dict[Module, list[Occurrence]] = field(default_factory=dict[Module, "list[Occurrence]"])
 
     def module(self, path: Path) -> Module | None:
@@ -89,6 +92,7 @@ class Project:
     def __init__(self, std_root: str | Path | None = None) -> None:
         self.workspace = Workspace(std_root=std_root)
         self.memos: dict[Key, Memo] = {}
+        self.units: Mapping[Key, Unit] = {}  # as they were last
 
     def check(
         self,
@@ -100,7 +104,8 @@ class Project:
     ) -> State:
         """The state of these open files; `first` is the file that its user is looking at.
 
-        `early` gets the unit of that file when the file itself is checked. `pause` is called now
+        `early` gets the unit of that file when the file itself is checked, and even before, with
+        what an edit within bodies most likely means (see `guess`). `pause` is called now
         and then, and may raise to give up; then the project is as it was.
         """
         workspace = self.workspace.renewed({p: d.text for p, d in documents.items()})
@@ -118,7 +123,7 @@ class Project:
         for key, target in targets.items():
             memo = self.memos.setdefault(key, Memo())
             memo.pause = pause
-            memo.first, memo.early = None, None
+            memo.first, memo.early, memo.soonest = None, None, None
             if first is not None and keys.get(first) == key and first.suffix == SUFFIX:
                 self._tell_early(memo, workspace, key, first, early)
             try:
@@ -127,15 +132,35 @@ class Project:
                 troubles.append(str(e))
         self.workspace = workspace
         self.memos = {key: self.memos[key] for key in units}
+        self.units = units
         homes = {path: units[key] for path, key in keys.items() if key in units}
         return State(workspace, tuple(units.values()), homes, documents, tuple(troubles))
 
     def _tell_early(
         self, memo: Memo, workspace: Workspace, key: Key, first: Path, early: Early | None
     ) -> None:
-        memo.first = workspace.file(first).source
-        if early is not None:
-            memo.early = lambda analysis: early(_unit(key, workspace, analysis))
+        source = workspace.file(first).source
+        memo.first = source
+        if early is None:
+            return
+        memo.early = lambda analysis: early(_unit(key, workspace, analysis))
+        before = self.units.get(key)
+        old = before.module(first) if before is not None else None
+        if before is None or old is None:
+            return
+
+        def soon(analysis: Analysis, checked: Sequence[tree.Fn]) -> None:
+            unit = _unit(key, workspace, analysis)
+            others = any(
+                d.severity == "error" and d.primary.span.source is not old.file.source
+                for d in before.findings
+            )
+            spans = [fn.span for fn in checked]
+            found = carried(unit.findings, before.findings, old.file.source, source, spans, others)
+            early(replace(unit, findings=found, guessed=True))
+
+        memo.soonest = lambda module: edited(old.tree, module.tree)
+        memo.soon = soon
 
     def look(self, state: State, path: Path, text: str, at: int) -> tuple[Unit, Module] | None:
         """One open file with another text; of its bodies only the one at `at` is checked."""

@@ -104,8 +104,8 @@ class Server(LanguageServer):
         """What is wrong in the file being edited, before the files that use it are checked."""
         own = [d for d in unit.findings if unit.paths.get(d.primary.span.source) == path]
         errors = [d for d in own if d.severity == "error"]
-        if errors:
-            self._publish((unit,), path, document, errors)
+        if errors or unit.guessed:
+            self._publish((unit,), path, document, own if unit.guessed else errors)
 
     def _publish(
         self,
