@@ -671,7 +671,7 @@ class Expressions(Cursor, ABC):
         if token.kind == RESERVED and self.peek().kind in _BEGINS_OWN:
             raise self.reserved_syntax()
         if token.kind in ("yield", "static") and not self.first_on_line(self.at):
-            raise self.no_loop_value()
+            return self.no_loop_value()
         if token.kind == "self":
             self.report("there is no `self`: members are bare names", self.here())
             self.advance()
@@ -691,13 +691,19 @@ class Expressions(Cursor, ABC):
         """Whether a keyword stands where a value does, as if it were a name."""
         return self.keyword_as_name() and self.token.kind not in _NOT_A_VALUE
 
-    def no_loop_value(self) -> Unreadable:
-        """A `yield` or a `static for` where a value stands."""
-        if self.token.kind == "static":
-            help = self.fix("for", self.between(self.token.start, self.peek().end))
-            return self.fail("a `static for` has no value", code="E2124", help=help)
+    def no_loop_value(self) -> tree.Expr:
+        """A `yield` or a `static for` where a value stands, read as what it was meant to be."""
+        token = self.advance()
+        if token.kind == "static":
+            help = self.fix("for", self.between(token.start, self.token.end))
+            self.report("a `static for` has no value", self.span(token), code="E2124", help=help)
+            return self.for_(self.token.start, static=False)
         help_text = "bind the loop: `let ys = for i in 0..n { yield ... }`"
-        return self.fail("`yield` is not a value", code="E2124", help=help_text)
+        self.report("`yield` is not a value", self.span(token), code="E2124", help=help_text)
+        self.enter()
+        value = self.expr()
+        self.leave()
+        return value
 
     def reserved_syntax(self) -> Unreadable:
         return self.fail(f"`{self.token.text}` is reserved for later versions", code="E1103")
