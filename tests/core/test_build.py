@@ -179,3 +179,8 @@ def test_loops_and_branches_refuse_bodies_that_do_not_fit() -> None:
         b.for_(same, "i", Dim.of(0), Dim.of(3), [x])
     with pytest.raises(InternalError, match=r"scanned over 0\.\.3"):
         b.for_(same, "i", Dim.of(0), Dim.of(3), [], [x])
+    turn = function([c.unary("neg", v)], [c.param("i", tensor(I64)), v], kind="body")
+    stack = b.for_(turn, "i", Dim.of(1), Dim.of("N"), [], [], [x], 1)
+    assert b.result(stack, 0).type == tensor(F32, Dim.of("N") - 1, 2)
+    with pytest.raises(InternalError, match=r"not 3 <= 2 \(E2209\)"):
+        b.for_(turn, "i", Dim.of(3), Dim.of(2), [], [], [x], 1)

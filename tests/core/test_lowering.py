@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from linnet.check import check_text
-from linnet.core.ir import Program
+from linnet.core.ir import Gather, Program
 from linnet.core.lower import lower
 from linnet.core.passes import optimize
 from linnet.core.print import program_text
+from linnet.core.rewrite import bodies, nodes_of
 from linnet.core.verify import verify
 from linnet.diagnostics import PlanError
+from linnet.inputs import demands
 from linnet.reference import evaluate
 
 SOURCES: dict[str, str] = {
@@ -55,6 +57,18 @@ entry f(n: i64, x: Tensor[4; f32]) -> (i64, Tensor[4; f32]) {
     return (i, z)
 }
 """,
+    "loops": """
+entry f<N: Dim, M: Dim>(x: Tensor[N, 4; f32]) -> (Tensor[N - M, 4; f32], Tensor[N - M; i64], i64)
+where M <= N {
+    var total = 0
+    let (rows, (at, _)) = for i in M..N {
+        let table = for j in 0..3 { yield i * j }
+        total = total + table[1]
+        yield (x[i, ...] * 2.0, (i, total))
+    }
+    return (rows, at, total)
+}
+""",
     "layers": """
 block Layer<H: Dim> {
     param weight: Tensor[H; f32]
@@ -93,7 +107,7 @@ def program(name: str, **options: Any) -> Program:
     return lowered
 
 
-@pytest.mark.parametrize("name", ["notation", "lookup", "shapes", "control"])
+@pytest.mark.parametrize("name", ["notation", "lookup", "shapes", "control", "loops"])
 def test_source_to_ir(name: str, golden: Any) -> None:
     before = program(name)
     text = program_text(before) + "\n----- optimized\n\n" + program_text(optimize(before))
@@ -113,6 +127,12 @@ def test_the_programs_mean_what_they_say() -> None:
         assert count == 3 and out.tolist() == [3, 11, 19, 27]
         count, out = evaluate(improve(program("control")), None, [0, x])
         assert count == 0 and out.tolist() == [-3, -4, -5, -6]
+
+        x = np.arange(12, dtype=np.float32).reshape(3, 4)
+        rows, at, total = evaluate(improve(program("loops")), None, [x], generics={"M": 1})
+        assert rows.tolist() == (x[1:] * 2).tolist() and at.tolist() == [1, 2] and total == 3
+        rows, at, total = evaluate(improve(program("loops")), None, [x], generics={"M": 3})
+        assert rows.shape == (0, 4) and at.shape == (0,) and total == 0
 
         table = np.arange(12, dtype=np.float32).reshape(3, 4)
         ids = np.array([2, 9], np.int32)
@@ -183,3 +203,48 @@ def test_a_loop_over_subs_sees_what_its_body_wrote_by_another_path(
     kept: dict[str, Any] = {}
     assert float(evaluate(lowered, "go", [np.float32(1)], {}, kept)) == expected
     assert [float(kept[f"cs.{i}.s"]) for i in range(3)] == state
+
+
+COUNTED = """
+module m
+entry f<N: Dim>(x: Tensor[N; f32], n: i64) -> f32 where N > 0 {
+    var total: f32 = 0.0
+    var k = 0
+    for i in INDICES {
+        let more = if total > 1.0 { x[INDEX] } else { 0.0 }
+        let inner = for j in 0..2 { yield more * cast<f32>(j) }
+        total = total + inner[0]
+        k = i
+    }
+    return total
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("indices", "index", "proved"),
+    [
+        ("0..N", "i", True),
+        ("0..2 * N", "i", False),
+        ("1..N", "i - 1", True),
+        ("0..N", "i + 1", False),
+        ("0..N", "max(i - 3, 0)", True),
+        ("0..N", "k", False),  # carried: it may be anything
+        ("0..N", "n", False),
+    ],
+)
+def test_what_a_loop_counts_is_known_in_it(indices: str, index: str, proved: bool) -> None:
+    """In branches and inner loops too, and before any pass: what sizes are taken depends on it."""
+    text = COUNTED.replace("INDICES", indices).replace("INDEX", index)
+    analysis = check_text(text, "m.linnet")
+    assert analysis.findings.errors == 0
+    lowered = lower(analysis)
+    found = [
+        node.proved
+        for body in bodies(lowered.entries["f"])
+        for node in nodes_of(body)
+        if isinstance(node, Gather) and "x" in str(node.span and node.span.text)
+    ]
+    assert found == [(proved,)]
+    assert (len(demands(lowered.entries["f"])) == 0) is proved
+    verify(optimize(lowered))

@@ -153,6 +153,11 @@ def test_bodies_are_closed_and_of_their_kind() -> None:
     message = fault(looped(stray))
     assert "in f, in For body step: x = x" in message
     assert "the parameter x is not one of this function" in message
+    turn = Builder()
+    stack = turn.for_(body, "i", Dim.of(0), Dim.of("B") - 3, [], [], [turn.intern(x)], 1)
+    stacked = function([turn.result(stack, 0)], [x], names=("B",))
+    assert "0 <= B - 3 is not known (E2209)" in fault(stacked)
+    verify_function(replace(stacked, facts=(Relation(">=", Dim.of("B"), Dim.of(3)),)))
 
 
 def test_arrays_of_members_keep_their_lengths() -> None:

@@ -271,11 +271,18 @@ class _Analysis:
     # ------------------------------------------------ order
 
     def _overwritten(self, node: Node) -> list[Node]:
-        """The states that running the node replaces."""
+        """The contents that running the node replaces in their buffers.
+
+        What was stored in another buffer first, and is replaced there, stays in its own.
+        """
         if isinstance(node, Result):
             return []
-        inputs = operands(node)
-        replaced = [inputs[at] for at in written_operands(node).values()]
+        inputs, met, places = operands(node), dict(state_inputs(node)), self.found.places
+        replaced = [
+            inputs[at]
+            for at in written_operands(node).values()
+            if places.get(inputs[at]) == self._place_of(node, at, met[at])
+        ]
         if isinstance(node, Call) and any(
             r in self.found.in_place for r in self.users.get(node, ())
         ):
@@ -374,18 +381,7 @@ class _Analysis:
 
         for node in self.found.order:
             now = self.position[node]
-            met, inputs = dict(state_inputs(node)), operands(node)
-            written = [
-                (inputs[at], self._place_of(node, at, met[at]))
-                for at in written_operands(node).values()
-            ]
-            # What was stored elsewhere first stays as it is in its own buffer, unless that one is
-            # written too.
-            kept = {x for x, place in written if self.found.places.get(x) != place}
-            kept -= {x for x, place in written if self.found.places.get(x) == place}
             for old in self._overwritten(node):
-                if old in kept:
-                    continue
                 for content in self._sharing(old):
                     whole = isinstance(content.type, ArrayType) and content is not old
                     if not whole and self._since(content) < now:
