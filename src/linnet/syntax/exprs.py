@@ -670,7 +670,8 @@ class Expressions(Cursor, ABC):
         token = self.token
         if token.kind == RESERVED and self.peek().kind in _BEGINS_OWN:
             raise self.reserved_syntax()
-        if token.kind in ("yield", "static") and not self.first_on_line(self.at):
+        loops = token.kind == "yield" or (token.kind, self.peek().kind) == ("static", "for")
+        if loops and not self.first_on_line(self.at):
             return self.no_loop_value()
         if token.kind == "self":
             self.report("there is no `self`: members are bare names", self.here())
