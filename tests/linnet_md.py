@@ -2,7 +2,8 @@
 
 A heading starts a case. A fence marked `linnet` is a program of its own; fences with a path after
 the word (`linnet src/lib.linnet`, `toml linnet.toml`) are the files of one package, checked
-together. A program without a `module` line gets one, unless it is marked `raw`.
+together, up to a path that was there before. A program without a `module` line gets one, unless it
+is marked `raw`. In a manifest, expectations stand behind `#`.
 
     // error: E2207 "part of the message, a note or the help"     a finding that starts on this line
     // warning: W1002                                            likewise
@@ -23,7 +24,7 @@ from linnet.check.analysis import Analysis, Local
 from linnet.diagnostics import Diagnostic
 from linnet.workspace import Workspace
 
-EXPECTED = re.compile(r'//\s*(error|warning):\s*([EW]\d{4})(?:\s+"([^"]*)")?')
+EXPECTED = re.compile(r'(?://|#)\s*(error|warning):\s*([EW]\d{4})(?:\s+"([^"]*)")?')
 TYPE = re.compile(r"//\s*type:\s*(.+?)\s*$", re.MULTILINE)
 
 
@@ -57,7 +58,7 @@ def programs(path: Path) -> list[Program]:
                 alone = text if "raw" in words or _has_module(text) else f"module test {text}"
                 out.append(Program(title, start, {"": alone}))
             elif language in ("linnet", "toml"):
-                if package is None:
+                if package is None or named[0] in package.files:
                     package = Program(title, start)
                     out.append(package)
                 package.files[named[0]] = text

@@ -11,6 +11,7 @@ from linnet.check.analysis import IndexVar, Local, MemberName, Signature
 from linnet.check.expect import (
     Expected,
     Origin,
+    bare,
     clause_help,
     coerce,
     compare,
@@ -241,7 +242,8 @@ def _annotated(scope: Scope, t: tree.TypeExpr, value: tree.Expr, name: str) -> T
     declared = typeexprs.resolve(scope, t)
     origin = Origin(f"`{name}` is declared", t.span, "declared here")
     if isinstance(declared, UnknownType):
-        _settled(scope, value)
+        if not isinstance(bare(value), tree.NoneLit):
+            _settled(scope, value)
         return UNKNOWN
     return _checked(scope, value, Expected(declared, origin))
 
