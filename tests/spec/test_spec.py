@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from linnet_md import Program, programs, run
+from linnet.diagnostics import CODES
+from linnet_md import EXPECTED, Program, programs, run
 
 FILES = sorted(Path(__file__).parent.glob("*.md"))
 CASES = [
@@ -14,6 +15,11 @@ CASES = [
     for file in FILES
     for program in programs(file)
 ]
+
+
+def test_every_code_is_found_in_some_program() -> None:
+    text = "".join(file.read_text(encoding="utf-8") for file in FILES)
+    assert {code for _, code, _ in EXPECTED.findall(text)} == set(CODES)
 
 
 @pytest.mark.parametrize("program", CASES)

@@ -943,9 +943,10 @@ def branches(scope: Scope, arms: Sequence[Arm], hint: Expected | None) -> Type:
         hint = Expected(default_type(joined), _branch_origin(found_open[0][0][0], joined))
         if contextual(hint.type):
             return joined
+    errors = scope.findings.errors
     for arm, found in found_open:
         coerce(scope, arm[0], found, hint)
-    return hint.type
+    return hint.type if scope.findings.errors == errors else UNKNOWN
 
 
 def _fits(found: Sequence[tuple[Arm, Type]], hint: Expected) -> bool:
