@@ -57,7 +57,7 @@ def programs(text: str) -> list[Shown]:
         if language == "output":
             assert follows and out[-1].output is None, f"an output without a program: {body}"
             out[-1].output = fence.span(3)
-        elif language in ("linnet", "toml"):
+        elif language == "linnet" or (language == "toml" and path):
             joins = path and follows and out[-1].output is None and "." in out[-1].files
             if not joins:
                 headings = re.findall(r"^#+ (.+)$", text[: fence.start()], re.MULTILINE)
