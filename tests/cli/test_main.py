@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -22,10 +23,18 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(f"\n    {name}" in listed for name in cli.COMMANDS)
 
 
-def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    for name in cli.COMMANDS:
-        assert cli.main([name, "--help"]) == 0
-        assert f"usage: linnet {name}" in capsys.readouterr().out
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_explains_itself(
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    golden: Callable[..., None],
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    assert cli.main([name, "--help"]) == 0
+    said = capsys.readouterr().out
+    assert f"usage: linnet {name}" in said
+    golden(said, f"help-{name}.txt")
 
 
 @pytest.mark.parametrize(
