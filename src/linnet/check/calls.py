@@ -384,10 +384,13 @@ def prove_instance(
     if not failed:
         return
     clause, goal = failed[0]
+    [relation] = [r for c, r in clauses if c is clause]
     verdict = scope.known.verdict(goal)
     message = f"`{what}` requires `{text_of(clause)}`"
     if f"{goal}" != text_of(clause):
-        message += f"; here that is `{goal}`"
+        given = relation.names() & sizes.keys() if not goal.names() else frozenset[str]()
+        values = ", ".join(f"{name} = {sizes[name]}" for name in sorted(given))
+        message += f"; with {values} that is `{goal}`" if given else f"; here that is `{goal}`"
     if isinstance(verdict, Refuted):
         shown = f" {sizes_text(verdict, goal.names())}" if goal.names() else ""
         message += f", which does not hold{shown}"

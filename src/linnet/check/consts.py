@@ -91,17 +91,18 @@ def constant(checking: Checking, const: tree.Const, module: Module) -> ConstInfo
     scope = Scope(checking, module)
     if const in checking.in_progress:
         if const not in checking.failed:
-            scope.report(
-                "E2122", f"the constant `{const.name.text}` needs its own value", const.name
-            )
+            open_ = [c.name.text for c in checking.in_progress if isinstance(c, tree.Const)]
+            name = const.name.text
+            chain = " -> ".join([*open_[open_.index(name) :], name])
+            scope.report("E2122", f"the constant `{name}` needs its own value: {chain}", const.name)
             checking.failed.add(const)
         return None
     if const in checking.failed:
         return None
-    checking.in_progress.add(const)
+    checking.in_progress[const] = None
     with checking.silence(const in checking.broken):
         info = _constant(scope, const)
-    checking.in_progress.discard(const)
+    del checking.in_progress[const]
     if info is None:
         checking.failed.add(const)
     else:

@@ -187,10 +187,10 @@ def _alias(checking: Checking, item: tree.Alias) -> Type:
             checking.failed.add(item)
             scope.report("E2122", f"the type `{item.name.text}` stands for itself", item.name)
         return UNKNOWN
-    checking.in_progress.add(item)
+    checking.in_progress[item] = None
     _generics(scope, item.generics)
     found = typeexprs.resolve(scope.inner(item.generics), item.of, component=True)
-    checking.in_progress.discard(item)
+    del checking.in_progress[item]
     checking.aliases[item] = UNKNOWN if item in checking.failed else found
     return checking.aliases[item]
 

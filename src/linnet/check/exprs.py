@@ -158,6 +158,7 @@ def dimension(scope: Scope, e: tree.Expr, what: str) -> Dim | None:
     if known is not None or isinstance(found, UnknownType):
         return known
     notes: tuple[str, ...] = ()
+    help = None
     symbol = scope.analysis.symbols.get(bare(e))
     if isinstance(symbol, Local) and symbol.kind == "loop":
         notes = ("the variable of a loop is a value; it cannot stand in a shape",)
@@ -165,10 +166,15 @@ def dimension(scope: Scope, e: tree.Expr, what: str) -> Dim | None:
         notes = ("a `let` of a constant integer is an i64 value; a `const` may stand in a shape",)
     if isinstance(found, TensorType) and not found.shape and found.dtype == I64:
         reason = "is an i64 value, known when the program runs"
+        help = None if notes else "a size is a generic, as in `fn f<N: Dim>(...)`, or a `const`"
     else:
         reason = f"is {described(found)}"
     scope.report(
-        "E2123", f"{what} is a compile-time integer; `{text_of(e)}` {reason}", e, notes=notes
+        "E2123",
+        f"{what} is a compile-time integer; `{text_of(e)}` {reason}",
+        e,
+        notes=notes,
+        help=help,
     )
     return None
 

@@ -8,6 +8,7 @@ from linnet.check import exprs, typeexprs
 from linnet.check.analysis import ItemName, Local, Variant
 from linnet.check.expect import Expected, bare, default_type, described, settle, text_of
 from linnet.check.scope import Scope, similar
+from linnet.diagnostics import Edit, Help, Label
 from linnet.syntax import tree
 from linnet.types import (
     UNKNOWN,
@@ -160,7 +161,15 @@ def _bind_tuple(
             types = found.items
         else:
             count, have = len(items), len(found.items)
-            scope.report("E2117", f"a pattern of {count} names takes a tuple of {have} apart", p)
+            message = f"a pattern of {count} names takes a tuple of {have} apart"
+            related: tuple[Label, ...] = ()
+            if value is not None and not isinstance(bare(value), tree.Tuple):
+                related = (Label(value.span, f"this is {described(found)}"),)
+            help = None
+            if count < have:
+                text = ", ".join([*(item.span.text for item in items), *["_"] * (have - count)])
+                help = Help(f"write `({text})`", (Edit(p.span, f"({text})"),))
+            scope.report("E2117", message, p, related=related, help=help)
     else:
         _impossible(scope, p, found)
     for item, t, v in zip(items, types, values, strict=True):

@@ -152,7 +152,7 @@ class Checking:
     )
     aliases: dict[tree.Alias, Type] = field(default_factory=dict[tree.Alias, Type])
     failed: set[tree.Syntax] = field(default_factory=set[tree.Syntax])
-    in_progress: set[tree.Syntax] = field(default_factory=set[tree.Syntax])
+    in_progress: dict[tree.Syntax, None] = field(default_factory=dict[tree.Syntax, None])
     misspelt: set[tuple[Module, str]] = field(default_factory=set[tuple[Module, str]])  # imports
     # Extents that were reported to differ, by the two accesses that an index stands in.
     swapped: dict[tuple[tree.Index, tree.Index], set[tuple[Axis, Axis]]] = field(

@@ -308,10 +308,11 @@ def _refuse_assignment(scope: Scope, s: tree.Assign, symbol: object) -> None:
             if isinstance(symbol.type, UnknownType) and isinstance(decl, tree.Ident):
                 return
         case Local(kind=kind):
-            what = "a parameter" if kind == "param" else "the variable of a loop"
+            place = "a parameter" if kind == "param" else "the variable of a loop"
+            what = f"{place}; only `var` and `state` are assigned"
             help = f"copy it: `var current = {name}`"
         case MemberName(member):
-            what = f"a `{member.kind}`; only `state` and `var` are assigned"
+            what = f"a `{member.kind}`; only `var` and `state` are assigned"
         case IndexVar():
             what = "an index"
         case _:
@@ -485,6 +486,10 @@ def _prove_range(scope: Scope, s: tree.For, goal: Relation) -> None:
     )
 
 
+def _walked_text(found: Type) -> str:
+    return "one number" if isinstance(found, IntConst) else described(found)
+
+
 def _walked(scope: Scope, s: tree.For) -> tuple[Type, str | None]:
     """The element type and path of the sub array that a loop walks."""
     found = exprs.infer(scope, s.start)
@@ -507,7 +512,7 @@ def _walked(scope: Scope, s: tree.For) -> tuple[Type, str | None]:
     walks = "`static for` walks an array of blocks or" if s.static else "`for` counts through"
     scope.report(
         "E2121",
-        f"{walks} a range; `{name}` is {described(found)}",
+        f"{walks} a range; `{name}` is {_walked_text(found)}",
         s.start,
         help=f"write a range: `0..{name}`" if isinstance(found, IntConst) else None,
     )
