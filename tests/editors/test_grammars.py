@@ -23,9 +23,13 @@ from linnet.types import DTYPES
 ROOT = Path(__file__).resolve().parents[2]
 VSCODE = ROOT / "editors/vscode"
 SEED = ROOT.parent / "shared/seed/mistral-7b-instruct-v0.3/src"
-FILES = sorted(
-    [*(ROOT / "src/linnet").rglob("*.linnet"), *ROOT.glob("tests/**/*.linnet"), *SEED.glob("*")]
-)
+QUICK = ("whole", "comments", "attention", "norm", "parallel", "moe")  # the others are slow
+FILES = [
+    path if path.stem in QUICK else pytest.param(path, marks=pytest.mark.slow)
+    for path in sorted(
+        [*(ROOT / "src/linnet").rglob("*.linnet"), *ROOT.glob("tests/**/*.linnet"), *SEED.glob("*")]
+    )
+]
 GRAMMAR = json.loads((VSCODE / "syntaxes/linnet.tmLanguage.json").read_text())
 
 

@@ -25,6 +25,8 @@ class Editor:
         self.diagnostics: dict[str, lsp.PublishDiagnosticsParams] = {}
         self.log: list[str] = []
         self.news = asyncio.Event()
+        self.registered: Any = None
+        self.server: Any = None
 
     def open(self, path: Path | str, text: str | None = None) -> str:
         """The URI of a document, opened with this text or that of its file."""
@@ -59,7 +61,9 @@ class Editor:
         self.client.text_document_did_close(lsp.DidCloseTextDocumentParams(document))
 
     async def checked(self, uri: str) -> list[lsp.Diagnostic]:
-        """What was published about the newest text of a document."""
+        """What was published about the newest text of a document, when all of it is checked."""
+        outline = lsp.DocumentSymbolParams(lsp.TextDocumentIdentifier(uri))
+        await self.client.text_document_document_symbol_async(outline)
         await self.until(
             lambda: uri in self.diagnostics and self.diagnostics[uri].version == self.versions[uri]
         )
@@ -96,7 +100,7 @@ async def editor(
 
     @client.feature(lsp.CLIENT_REGISTER_CAPABILITY)
     def register(params: lsp.RegistrationParams) -> None:
-        here.registered = params  # type: ignore[attr-defined]
+        here.registered = params
         here.news.set()
 
     await client.start_io(sys.executable, "-X", "faulthandler", "-m", "linnet", "lsp")
@@ -108,7 +112,7 @@ async def editor(
         general=general, workspace=lsp.WorkspaceClientCapabilities(did_change_watched_files=files)
     )
     roots = [lsp.WorkspaceFolder(folder.as_uri(), folder.name) for folder in folders]
-    here.server = await client.initialize_async(  # type: ignore[attr-defined]
+    here.server = await client.initialize_async(
         lsp.InitializeParams(capabilities, workspace_folders=roots)
     )
     client.initialized(lsp.InitializedParams())

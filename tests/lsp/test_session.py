@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from functools import wraps
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from lsprotocol import types as lsp
 
@@ -14,6 +15,7 @@ from .client import editor
 
 MANIFEST = '[package]\nname = "{name}"\nversion = "1"\nlanguage = "0.1"\n{rest}'
 WRONG = "module x\n\npub fn f(x: f32) -> f32 {\n    return y\n}\n"
+ASTRAL = "module x\n\npub fn f(x: f32) -> f32 {\n    return /* 𝄞é */ y\n}\n"
 RIGHT = WRONG.replace("return y", "return x")
 
 
@@ -46,7 +48,8 @@ async def test_diagnostics_follow_the_text(tmp_path: Path) -> None:
         assert found.range == lsp.Range(lsp.Position(3, 11), lsp.Position(3, 13))
         assert found.message.startswith("`yy` is not defined here")
         assert found.code_description is not None
-        assert found.code_description.href.endswith("/E1201.md")
+        page = Path(unquote(urlsplit(found.code_description.href).path))
+        assert page.name == "E1201.md" and page.is_file()
         here.type(uri, "x", (3, 11), (3, 13))
         assert await here.codes(uri) == []
         here.type(uri, "    let z = x\n", (3, 0))
@@ -54,13 +57,30 @@ async def test_diagnostics_follow_the_text(tmp_path: Path) -> None:
         assert (found.code, found.tags) == ("W1002", (lsp.DiagnosticTag.Unnecessary,))
         here.close(uri)
         await here.until(lambda: not here.diagnostics[uri].diagnostics)
+        # places that belong to a finding
+        uri = here.open(path, "module x\n\nconst A = 1\n\nconst A = 2\n")
+        [found] = await here.checked(uri)
+        assert found.related_information is not None
+        [first] = found.related_information
+        assert (first.location.uri, first.location.range.start.line) == (uri, 2)
+        # no file, and characters of two units
+        other = here.open("untitled:Untitled-1", WRONG)
+        assert await here.codes(other) == ["E1201"]
+        wide = here.open(tmp_path / "not there.linnet", ASTRAL)
+        [found] = await here.checked(wide)
+        assert found.range.start == lsp.Position(3, 21)
+        here.type(wide, "x", (3, 21), (3, 22))
+        assert await here.codes(wide) == []
 
 
 @session
 async def test_a_file_and_those_that_import_it(tmp_path: Path) -> None:
     uses = "module p\n\nuse crate.a::{{f}}\n\npub fn g(x: f32) -> f32 {{\n    return {}(x)\n}}\n"
     root = package(tmp_path / "p", a=RIGHT, lib=uses.format("f"))
-    async with editor(root) as here:
+    async with editor(root, watch=True) as here:
+        await here.until(lambda: here.registered is not None)
+        [one] = here.registered.registrations
+        assert one.method == "workspace/didChangeWatchedFiles"
         lib, a = here.open(root / "src/lib.linnet"), here.open(root / "src/a.linnet")
         assert await here.codes(lib) == await here.codes(a) == []
         here.write(a, RIGHT.replace("fn f(x: f32)", "fn f(x: i32)"))
@@ -81,17 +101,6 @@ async def test_a_file_and_those_that_import_it(tmp_path: Path) -> None:
 
 
 @session
-async def test_related_places(tmp_path: Path) -> None:
-    text = "module x\n\nconst A = 1\n\nconst A = 2\n"
-    async with editor(tmp_path) as here:
-        uri = here.open(tmp_path / "x.linnet", text)
-        [found] = await here.checked(uri)
-        assert found.related_information is not None
-        [first] = found.related_information
-        assert (first.location.uri, first.location.range.start.line) == (uri, 2)
-
-
-@session
 async def test_a_broken_manifest(tmp_path: Path) -> None:
     root = package(tmp_path / "p", 'colour = "red"\n', lib=WRONG)
     async with editor(root) as here:
@@ -106,29 +115,12 @@ async def test_a_broken_manifest(tmp_path: Path) -> None:
 
 
 @session
-async def test_no_file_and_no_package(tmp_path: Path) -> None:
-    async with editor() as here:
-        uri = here.open("untitled:Untitled-1", WRONG)
-        assert await here.codes(uri) == ["E1201"]
-        other = here.open(tmp_path / "not there.linnet", WRONG)
-        assert await here.codes(other) == ["E1201"]
-
-
-@session
-async def test_encodings(tmp_path: Path) -> None:
-    text = "module x\n\npub fn f(x: f32) -> f32 {\n    return /* 𝄞é */ y\n}\n"
-    for encodings, column in ([["utf-8"], 24], [["utf-16", "utf-8"], 21], [None, 21]):
-        async with editor(encodings=encodings) as here:
-            uri = here.open(tmp_path / "x.linnet", text)
-            [found] = await here.checked(uri)
-            assert found.range.start == lsp.Position(3, column)
-            here.type(uri, "x", (3, column), (3, column + 1))
-            assert await here.codes(uri) == []
-
-
-@session
-async def test_watching_is_asked_for(tmp_path: Path) -> None:
-    async with editor(tmp_path, watch=True) as here:
-        await here.until(lambda: hasattr(here, "registered"))
-        [one] = here.registered.registrations  # type: ignore[attr-defined]
-        assert one.method == "workspace/didChangeWatchedFiles"
+async def test_utf8_positions(tmp_path: Path) -> None:
+    async with editor(encodings=["utf-8", "utf-16"]) as here:
+        chosen = here.server.capabilities.position_encoding
+        assert chosen == lsp.PositionEncodingKind.Utf8
+        uri = here.open(tmp_path / "x.linnet", ASTRAL)
+        [found] = await here.checked(uri)
+        assert found.range.start == lsp.Position(3, 24)
+        here.type(uri, "x", (3, 24), (3, 25))
+        assert await here.codes(uri) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -12,7 +13,7 @@ from lsprotocol import types as lsp
 from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams
 
 from linnet.check.analysis import Module
-from linnet.diagnostics import Diagnostic, Edit, Findings
+from linnet.diagnostics import Diagnostic, Edit, Findings, LinnetError
 from linnet.fixes import fix
 from linnet.lsp import complete, features, hover
 from linnet.lsp import rename as renaming
@@ -339,8 +340,9 @@ def _all_files(state: State, folders: list[Path]) -> Iterator[tuple[Path, tuple[
                 yield module.file.path, (module.file.path, module.tree)
     workspace = state.workspace.renewed(state.workspace.overlays)
     for folder in packages_below(folders):
-        for file in workspace.files_of(workspace.open(folder)):
-            yield file.path, (file.path, parse(file.source, Findings()))
+        with suppress(LinnetError):  # a file that cannot be read
+            for file in workspace.files_of(workspace.open(folder)):
+                yield file.path, (file.path, parse(file.source, Findings()))
 
 
 def _encoded(server: Server, colours: list[features.Colour]) -> Iterator[int]:

@@ -7,7 +7,7 @@ import gc
 import threading
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -49,6 +49,7 @@ class Checker:
         self.first: Path | None = None
         self._thread = ThreadPoolExecutor(1, "check")
         self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
         self._running = False
         self._task: asyncio.Future[None] | None = None  # kept, or it may be collected
         self._stop = threading.Event()
@@ -58,6 +59,8 @@ class Checker:
 
     def changed(self, first: Path | None, delay: float = DELAY) -> None:
         """Something is different: check when nothing has happened for a moment."""
+        if self._closed:
+            return
         self.wanted += 1
         self.first = first or self.first
         if self._running and time.monotonic() - self._last_result < PATIENCE:
@@ -81,6 +84,7 @@ class Checker:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def close(self) -> None:
+        self._closed = True
         self._stop.set()
         if self._timer is not None:
             self._timer.cancel()
@@ -115,9 +119,8 @@ class Checker:
         def check() -> State:
             return self.project.check(documents, first, pause=pause, early=early)
 
-        work: Awaitable[State] = loop.run_in_executor(self._thread, check)
         try:
-            self.state = await work
+            self.state = await loop.run_in_executor(self._thread, check)
             self.done(self.state)
             self._reach(number)
         except Superseded:

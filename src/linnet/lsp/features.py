@@ -21,6 +21,7 @@ from linnet.check.analysis import (
 )
 from linnet.diagnostics import Diagnostic, Edit, Findings
 from linnet.lsp.names import FieldName, Key, Occurrence, at, children, declared, occurrences, walk
+from linnet.lsp.positions import Lines
 from linnet.lsp.project import State, Unit
 from linnet.source import Source, Span
 from linnet.syntax import lex, tree
@@ -144,11 +145,14 @@ def _holds(name: str, letters: str) -> bool:
 
 def folds(file: tree.File) -> list[tuple[int, int, Literal["code", "comment", "imports"]]]:
     """First and last line, from 0, of what can be folded."""
-    source = file.source
+    lines = Lines(file.source.text)
     found: set[tuple[int, int, Literal["code", "comment", "imports"]]] = set()
 
+    def line_of(offset: int) -> int:
+        return lines.position(offset)[0]
+
     def add(start: int, end: int, kind: Literal["code", "comment", "imports"]) -> None:
-        first, last = source.position(start).line - 1, source.position(end).line - 1
+        first, last = line_of(start), line_of(end)
         if last > first:
             found.add((first, last, kind))
 
@@ -159,8 +163,8 @@ def folds(file: tree.File) -> list[tuple[int, int, Literal["code", "comment", "i
     for node in walk(file):
         if isinstance(node, _BRACED):
             # The line of the closing brace stays in sight.
-            last = source.position(max(node.span.start, node.span.end - 1)).line - 1
-            first = source.position(_head_end(node)).line - 1
+            last = line_of(max(node.span.start, node.span.end - 1))
+            first = line_of(_head_end(node))
             if last - 1 > first:
                 found.add((first, last - 1, "code"))
     return sorted(found)

@@ -81,11 +81,18 @@ def _documents(server: Server) -> None:
     def did_change_files(params: lsp.DidChangeWatchedFilesParams) -> None:
         server.checker.changed(None)
 
-    @server.feature(lsp.WORKSPACE_DID_RENAME_FILES)
+    ours = lsp.FileOperationRegistrationOptions(
+        [
+            lsp.FileOperationFilter(lsp.FileOperationPattern(pattern))
+            for pattern in (f"**/*{SUFFIX}", f"**/{MANIFEST}")
+        ]
+    )
+
+    @server.feature(lsp.WORKSPACE_DID_RENAME_FILES, ours)
     def did_rename_files(params: lsp.RenameFilesParams) -> None:
         server.checker.changed(None)
 
-    @server.feature(lsp.WORKSPACE_DID_DELETE_FILES)
+    @server.feature(lsp.WORKSPACE_DID_DELETE_FILES, ours)
     def did_delete_files(params: lsp.DeleteFilesParams) -> None:
         server.checker.changed(None)
 

@@ -11,6 +11,7 @@ from pygls.exceptions import FeatureRequestError
 from pygls.lsp.server import LanguageServer
 from pygls.uris import from_fs_path, to_fs_path
 
+import linnet
 from linnet import __version__
 from linnet.diagnostics import CODES, Diagnostic
 from linnet.lsp.checking import Checker
@@ -19,7 +20,7 @@ from linnet.lsp.project import Document, Project, State, Unit
 from linnet.source import Source, Span
 from linnet.workspace import SUFFIX, real
 
-DOCS = "https://github.com/linnet-lang/linnet/blob/main/src/linnet/explain/{code}.md"
+PAGES = Path(linnet.__file__).parent / "explain"  # what `linnet explain CODE` shows
 UNNECESSARY = ("W1001", "W1002", "W1003")
 
 
@@ -145,7 +146,7 @@ class Server(LanguageServer):
             "\n".join(parts),
             lsp.DiagnosticSeverity.Error if error else lsp.DiagnosticSeverity.Warning,
             d.code,
-            lsp.CodeDescription(DOCS.format(code=d.code)),
+            lsp.CodeDescription((PAGES / f"{d.code}.md").as_uri()),
             "linnet",
             [lsp.DiagnosticTag.Unnecessary] if d.code in UNNECESSARY else None,
             related or None,
