@@ -253,3 +253,44 @@ def test_unreadable_file(root: Path) -> None:
     workspace = Workspace()
     with pytest.raises(LinnetError, match=r"lib\.linnet: cannot be read: "):
         workspace.resolve(workspace.open(root / "demo"), ("crate",))
+
+
+def test_renewed_reads_what_is_there_now(tmp_path: Path) -> None:
+    """A file's text, an unsaved one, the file's again, another, and none."""
+    path = tmp_path / "x.linnet"
+    path.write_text("module a\n")
+    first = Workspace()
+    on_disk = first.file(path)
+    edited = first.renewed({path: "module b\n"})
+    assert edited.file(path).source.text == "module b\n"
+    assert edited.renewed({path: "module b\n"}).file(path) is edited.file(path)
+    closed = edited.renewed({})
+    assert closed.file(path).source.text == "module a\n"
+    again = closed.renewed({})
+    assert again.file(path) is closed.file(path)
+    path.write_text("module longer\n")
+    assert again.renewed({}).file(path).source.text == "module longer\n"
+    path.unlink()
+    with pytest.raises(LinnetError):
+        again.renewed({}).file(path)
+    assert on_disk.source.text == "module a\n"
+
+
+def test_renewed_keeps_packages_until_a_manifest_changes(tmp_path: Path) -> None:
+    for name, rest in (("a", '[dependencies]\nb = { path = "../b" }\n'), ("b", "")):
+        (tmp_path / name / "src").mkdir(parents=True)
+        manifest = f'[package]\nname = "{name}"\nversion = "1"\nlanguage = "0.1"\n{rest}'
+        (tmp_path / name / "linnet.toml").write_text(manifest)
+    first = Workspace()
+    package = first.open(tmp_path / "a")
+    second = first.renewed({})
+    assert second.open(tmp_path / "a") is package
+    assert second.open(tmp_path / "b") is package.dependencies["b"]
+    manifest = tmp_path / "b/linnet.toml"
+    third = second.renewed({manifest: manifest.read_text().replace("1", "2")})
+    assert third.open(tmp_path / "a") is not package
+    assert third.open(tmp_path / "a").dependencies["b"].version == "2"
+    manifest.unlink()
+    fourth = third.renewed({})
+    assert fourth.open(tmp_path / "a").dependencies == {}
+    assert [d.code for d in fourth.findings.items] == ["E5001"]

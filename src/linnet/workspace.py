@@ -66,7 +66,9 @@ class _Before:
     """What an earlier workspace had read."""
 
     sources: Mapping[Path, Source] = field(default_factory=dict[Path, Source])
-    stamps: Mapping[Path, Stamp] = field(default_factory=dict[Path, Stamp])
+    read: Mapping[Path, tuple[Stamp, Source]] = field(
+        default_factory=dict[Path, tuple[Stamp, Source]]
+    )
     modules: Mapping[Path, ModuleFile] = field(default_factory=dict[Path, ModuleFile])
     packages: Mapping[Path, Package] = field(default_factory=dict[Path, Package])
     findings: Sequence[Diagnostic] = ()
@@ -93,7 +95,7 @@ class Workspace:
         self._packages: dict[Path, Package] = {}  # by root
         self._alone: dict[Path, Package] = {}  # by file
         self._modules: dict[Path, ModuleFile] = {}
-        self._stamps: dict[Path, Stamp] = {}
+        self._stamped: dict[Path, tuple[Stamp, Source]] = {}
         self._before = _Before()
 
     def renewed(self, overlays: Mapping[Path, str]) -> Workspace:
@@ -107,7 +109,7 @@ class Workspace:
         new._alone = self._alone
         new._before = _Before(
             {**old.sources, **self._sources},
-            {**old.stamps, **self._stamps},
+            {**old.read, **self._stamped},
             {**old.modules, **self._modules},
             {**old.packages, **self._packages},
             self.findings.items,
@@ -228,11 +230,11 @@ class Workspace:
         try:
             at = path.stat()
             stamp = (at.st_mtime_ns, at.st_size, at.st_ino)
-            self._stamps[path] = stamp
-            if old is not None and self._before.stamps.get(path) == stamp:
-                kept = (d for d in self._before.findings if d.code == "E1001")
-                self.findings.items.extend(d for d in kept if d.primary.span.source is old)
-                return old
+            read = self._before.read.get(path)
+            # What stands for bytes that are not UTF-8 is reported by each workspace anew.
+            if read is not None and read[0] == stamp and "\ufffd" not in read[1].text:
+                self._stamped[path] = read
+                return read[1]
             data = path.read_bytes()
         except OSError as e:
             raise LinnetError(f"{name}: cannot be read: {e.strerror}") from e
@@ -240,6 +242,7 @@ class Workspace:
         if old is not None and old.text == source.text:
             source = old
         self._report_encoding(source, data)
+        self._stamped[path] = stamp, source
         return source
 
     def _report_encoding(self, source: Source, data: bytes) -> None:
