@@ -478,7 +478,11 @@ def similar(name: str, names: Iterable[str]) -> str | None:
     for n in pool:
         if limit == 0:
             break
-        distance = _distance(plain, _plain(n), limit)
+        other = _plain(n)
+        mine, its = _letters(plain), _letters(other)
+        if len(mine - its) > limit or len(its - mine) > limit:
+            continue  # each of these is an edit at least
+        distance = _distance(plain, other, limit)
         if distance <= limit:
             found, limit = n, distance - 1  # only a nearer one is better
     return found
@@ -488,6 +492,11 @@ def similar(name: str, names: Iterable[str]) -> str | None:
 def _plain(name: str) -> str:
     """What of a name cannot be a slip of style."""
     return name.lower().replace("_", "") or name
+
+
+@lru_cache(maxsize=4096)
+def _letters(name: str) -> frozenset[str]:
+    return frozenset(name)
 
 
 def _distance(a: str, b: str, limit: int) -> int:

@@ -44,6 +44,7 @@ class Memo:
     positive: dict[Dim, bool] = field(default_factory=dict[Dim, bool])
     proved: dict[Relation, bool] = field(default_factory=dict[Relation, bool])
     answers: dict[Relation, Verdict] = field(default_factory=dict[Relation, Verdict])
+    having: dict[str, list[int]] | None = None  # name: positions of the relations that have it
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,37 @@ class Facts:
                 memo.system = parent.system.fork(Effort(EFFORT // 4))
                 memo.system.learn(self.relations[len(parent.relations) :])
         return memo.system
+
+    @property
+    def having(self) -> dict[str, list[int]]:
+        """Where the relations with a name stand; those without any under no name."""
+        if self.memo.having is None:
+            found: dict[str, list[int]] = {"": []}
+            for i, relation in enumerate(self.relations):
+                for name in relation.names() or ("",):
+                    found.setdefault(name, []).append(i)
+            self.memo.having = found
+        return self.memo.having
+
+    def chosen(self, positions: Iterable[int]) -> Facts:
+        """The relations at these positions, in their order."""
+        return Facts.of(self.relations[i] for i in sorted(positions))
+
+    def bearing(self, names: Iterable[str]) -> Facts:
+        """The relations that share names with these, through others too."""
+        reached: set[int] = set(self.having[""])
+        waiting = [name for name in names if name in self.having]
+        known = set(waiting)
+        while waiting:
+            for i in self.having[waiting.pop()]:
+                if i not in reached:
+                    reached.add(i)
+                    new = self.relations[i].names() - known
+                    known |= new
+                    waiting.extend(new)
+        if len(reached) == len(self.relations):
+            return self
+        return self.chosen(reached)
 
     @property
     def samples(self) -> tuple[dict[str, int], ...]:

@@ -20,7 +20,7 @@ from linnet.dims.poly import (
     variable,
     variables,
 )
-from linnet.dims.search import related, smallest
+from linnet.dims.search import smallest
 from linnet.dims.system import EFFORT, System, natural, standard
 
 SUGGESTIONS = 3
@@ -28,6 +28,8 @@ CLAUSES = 8  # tried as suggestions
 CASES = 24  # considered in one proof
 DEPTH = 2  # of cases within cases
 MANY = 24  # facts, above which those near the goal are tried alone
+HOPS = 3  # of facts that share names, before all that bear on the goal
+MOST = 96  # facts used at once
 REMAINDERS = 4  # the largest divisor whose remainders are cases
 
 
@@ -50,27 +52,26 @@ def proves(facts: Facts, goal: Relation) -> bool:
 
 def _parts(facts: Facts, goal: Relation) -> Iterator[Facts]:
     """The facts; where they are many, first those near the goal, then all that bear on it."""
-    relations = facts.relations
-    if len(relations) <= MANY:
+    if len(facts.relations) <= MANY:
         yield facts
         return
     names = goal.names()
-    tried: list[Relation] = []
-    for _ in range(2):
-        near = [r for r in relations if r.names() <= names]
-        if near != tried and len(near) < len(relations):
-            yield Facts.of(near)
+    tried: set[int] = set()
+    for _ in range(HOPS):
+        touching = {i for name in names for i in facts.having.get(name, ())}
+        near = {i for i in touching if facts.relations[i].names() <= names}
+        if near != tried:
+            yield facts.chosen(near)
         tried = near
-        names = names.union(*(r.names() for r in relations if r.names() & names))
-    yield _bearing(facts, goal)
+        names = names.union(*(facts.relations[i].names() for i in touching))
+    rest = facts.bearing(goal.names()) if names else facts
+    if len(rest.relations) <= MOST:
+        yield rest
 
 
 def _bearing(facts: Facts, goal: Relation) -> Facts:
-    """The facts that share names with the goal, through others too."""
-    if len(facts.relations) <= MANY:
-        return facts
-    near = set(related(facts.relations, goal.names())[0])
-    return Facts.of(r for r in facts.relations if r in near)
+    """The facts that matter to the goal, where they are many."""
+    return facts.bearing(goal.names()) if len(facts.relations) > MANY else facts
 
 
 def contradictory(facts: Facts) -> bool:
