@@ -57,6 +57,9 @@ class ClauseHelp(Help):
     clauses: tuple[Relation, ...] = ()
 
 
+ASSUMED = 12  # missing clauses of one function taken for facts: each makes all proofs start anew
+
+
 class Known:
     """The facts of a scope, and what was already asked of them."""
 
@@ -320,8 +323,11 @@ class Scope:
         """Take clauses reported as missing for facts, here and wherever they would hold."""
         names = frozenset[str]().union(*(c.names() for c in clauses))
         owner = self.clause_owner(names)
-        if owner is not None:
-            self.checking.assumed.setdefault(owner, []).extend(clauses)
+        if owner is None:
+            return
+        assumed = self.checking.assumed.setdefault(owner, [])
+        if len(assumed) < ASSUMED:
+            assumed.extend(clauses)
             relations = (*self.known.facts.relations, *clauses)
             self.known = self.checking.known(relations, self.fn, self.block)
 
