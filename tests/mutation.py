@@ -529,7 +529,8 @@ class Checker:
 
 def _wrong(analysis: Analysis) -> tuple[Diagnostic, ...]:
     found = analysis.findings.sorted()
-    return tuple(d for d in found if d.severity == "error" or d.code == "W2001")
+    errors = tuple(d for d in found if d.severity == "error")
+    return errors or tuple(d for d in found if d.code == "W2001")
 
 
 def valid() -> dict[str, str]:

@@ -38,7 +38,8 @@ from linnet.check.expect import (
     text_of,
     where_help,
 )
-from linnet.check.scope import Called, Scope, suggestion
+from linnet.check.scope import Called, Scope, publish, suggestion
+from linnet.core import rules
 from linnet.diagnostics import Edit, Help, Label
 from linnet.dims import Atom, Dim, Refuted, Relation
 from linnet.source import Span
@@ -155,7 +156,7 @@ def call(scope: Scope, e: tree.Call, hint: Expected | None) -> Type:
             known = is_function(callee.text)
             symbol = PreludeName(callee.text) if known else scope.lookup(callee.text)
             if symbol is None:
-                exprs.unknown_name(scope, callee)
+                exprs.unknown_name(scope, callee, place="call")
                 return abandon(scope, e)
             scope.analysis.symbols[callee] = symbol
         case tree.Field():
@@ -267,7 +268,7 @@ def _method_of(scope: Scope, e: tree.Call, callee: tree.Field, hint: Expected | 
             f"`{name}` is private to {base.name}",
             callee.name,
             related=(Label(fn.name.span, "declared here, without `pub`"),),
-            help=f"write `pub {fn.kind} {name}` in {base.name}",
+            help=publish(scope, fn, f"write `pub {fn.kind} {name}` in {base.name}", info.module),
         )
         return abandon(scope, e)
     scope.analysis.symbols[callee] = scope.analysis.symbols[callee.name] = MethodName(fn)
@@ -494,6 +495,7 @@ class _Filling:
     open: set[str] = field(default_factory=set[str])
     later: list[tuple[Dim, Dim]] = field(default_factory=list[tuple[Dim, Dim]])
     from_where: dict[str, tree.Expr] = field(default_factory=dict[str, tree.Expr])
+    written: set[str] = field(default_factory=set[str])
     source: tree.Expr | None = None
 
     def bind(
@@ -510,6 +512,11 @@ class _Filling:
             abandon(scope, e)
             return None
         self.bound |= given
+        self.from_where = {
+            g.name.text: written
+            for g, written in zip(self.generics, e.generics or (), strict=False)
+        }
+        self.written = set(self.from_where)
         self.open = {g.name.text for g in self.generics} - given.keys()
         found = self._arguments(params, args)
         unknown = any(isinstance(t, UnknownType) for t in (*found, *(p.type for p in params)))
@@ -532,9 +539,11 @@ class _Filling:
                 continue
             expected = Expected(substitute(param.type, self.bound), self._origin(param))
             inferred = self._inferred_at_fault(param, t, expected)
-            if inferred and inferred.keys() <= reported:
-                continue  # the argument that gave the size does not fit any of these
-            reported |= inferred.keys()
+            # The argument that gave a size fits none of these, or all are written in a wrong order.
+            sources = {"<" if name in self.written else name for name in inferred}
+            if sources and sources <= reported:
+                continue
+            reported |= sources
             if inferred:
                 origin = replace(expected.origin, inferred=tuple(inferred.values()))
                 expected = Expected(expected.type, origin)
@@ -561,7 +570,8 @@ class _Filling:
         out: dict[str, Label] = {}
         for name in sorted(axis.names() & self.from_where.keys()):
             value = generic_text(self.bound[name])
-            text = f"`{name}` of `{self.what}` is `{value}` by this argument"
+            how = "written here" if name in self.written else "by this argument"
+            text = f"`{name}` of `{self.what}` is `{value}`, {how}"
             out[name] = Label(self.from_where[name].span, text)
         return out
 
@@ -747,7 +757,11 @@ class _Filling:
             code = "E2101"
             if isinstance(t, TensorType) and isinstance(param.type, TensorType) and t.shape:
                 code = "E2202"
-            mismatch = Mismatch(code, t, param.type)
+            notes: tuple[str, ...] = ()
+            if isinstance(t, TensorType) and isinstance(param.type, TensorType):
+                ruling = rules.equal_shapes(t.shape, param.type.shape)
+                notes = (ruling.why,) if isinstance(ruling, rules.Broken) else ()
+            mismatch = Mismatch(code, t, param.type, notes)
             report_mismatch(self.scope, arg, t, Expected(param.type, origin), mismatch)
             return True
         return False

@@ -281,7 +281,11 @@ def _name(scope: Scope, e: tree.Name, hint: Expected | None) -> Type:
 
 
 def unknown_name(
-    scope: Scope, name: tree.Name | tree.Ident, names: Iterable[str] | None = None
+    scope: Scope,
+    name: tree.Name | tree.Ident,
+    names: Iterable[str] | None = None,
+    *,
+    place: str = "value",
 ) -> None:
     """Report a name that means nothing, once in each function; `names` are those it may mean."""
     known = scope.checking.unknown_names
@@ -292,9 +296,9 @@ def unknown_name(
         return
     if names is None:
         names = [n for n in scope.visible() if n not in prelude.NAMES or n in prelude.PRELUDE]
-    help = imports.that_brings(scope, name.text)
+    help = imports.that_brings(scope, name.text, place)
     known.add((places[0 if help is not None else 1], name.text))  # one `use` line mends them all
-    help = help or suggestion(name, names)
+    help = help or imports.foreign(name, place) or suggestion(name, names)
     scope.report("E1201", f"`{name.text}` is not defined here", name, help=help)
 
 

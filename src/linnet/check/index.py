@@ -518,11 +518,18 @@ def _close(
     That an index stands nowhere is no news where the body was not understood.
     """
     extents: list[Dim | tuple[Dim | object, ...]] = []
-    for index in indices:
-        places = scope.places.pop(index)
-        if index in scope.lost or (not places and isinstance(body, UnknownType)):
-            continue
-        if not places:
+    stood = {index: scope.places.pop(index) for index in indices}
+    for index, places in stood.items():
+        if places and index not in scope.lost:
+            first = places[0]
+            if all(_same_extent(scope, index, first, other) for other in places[1:]):
+                extent = first.extent
+                extents.append((extent,) if isinstance(extent, Pack) else extent)
+    mixed = len(extents) < sum(bool(places) for places in stood.values())
+    for index, places in stood.items():
+        # A wrong letter leaves one index without an axis, and puts another on two.
+        if not places and not mixed and not isinstance(body, UnknownType):
+            scope.nowhere = True
             role = "reduced over" if code == "E3102" else "listed on the left"
             scope.report(
                 code,
@@ -530,14 +537,6 @@ def _close(
                 index.decl,
                 help=f"index an axis with it, as in `iota<i64>(N)[{index.name}]`",
             )
-            continue
-        first = places[0]
-        for other in places[1:]:
-            if not _same_extent(scope, index, first, other):
-                break
-        else:
-            extent = first.extent
-            extents.append((extent,) if isinstance(extent, Pack) else extent)
     if len(extents) != len(indices):
         return None
     frame = Frame(tuple(indices), tuple(extents))
@@ -555,7 +554,7 @@ def _same_extent(scope: Scope, index: IndexVar, first: Place, other: Place) -> b
         goal = Relation("==", first.extent, other.extent)
         if scope.known.proves(goal):
             return True
-        if _reported(scope, first, other):
+        if scope.nowhere or _reported(scope, first, other):
             return False
         verdict = scope.known.verdict(goal)
         shown = counterexample(verdict, goal)
@@ -565,7 +564,7 @@ def _same_extent(scope: Scope, index: IndexVar, first: Place, other: Place) -> b
             notes = (f"could not prove `{goal}`",)
         help = clause_help(scope, verdict, goal)
         broken = broken_at(verdict, goal)
-    elif _reported(scope, first, other):
+    elif scope.nowhere or _reported(scope, first, other):
         return False
     scope.report(
         "E2201",
@@ -594,6 +593,7 @@ def index_let(scope: Scope, s: tree.IndexLet) -> None:
     """`let y[i, *s] = e`: a tensor whose axes are the extents of its indices."""
     errors = scope.findings.errors
     scope.unlisted.clear()
+    scope.nowhere = False
     with scope.nested(), scope.mode(True):
         indices = _declare(scope, s.outputs, reduced=False)
         body = exprs.settled(scope, s.value)
@@ -628,6 +628,8 @@ def reduction(scope: Scope, e: tree.Reduction, hint: Expected | None) -> Type:
         hint = exprs.scalar_hint(hint)
     if not scope.elements:
         scope.unlisted.clear()
+        scope.nowhere = False
+    scope.nowhere = False
     with scope.nested(), scope.mode(True):
         indices = _declare(scope, e.indices, reduced=True)
         body = exprs.value(scope, e.body, hint)

@@ -81,9 +81,35 @@ def call(scope: Scope, e: tree.Call, name: str, hint: Expected | None) -> Type:
     else:
         arranged = calls.arrange(scope, e, name, row.params, [False] * len(row.params))
         args = None if arranged is None else [a for a in arranged if a is not None]
+        if args is not None and _other_way_round(scope, e, name, args):
+            args = None
     if args is None:
         return calls.abandon(scope, e)
     return row.rule(scope, e, args, hint)
+
+
+def _other_way_round(scope: Scope, e: tree.Call, name: str, args: Args) -> bool:
+    """Report a tensor and a list that stand in each other's place."""
+    params = PRELUDE[name].params
+    if len(args) != 2 or not {"shape", "order"} & set(params):
+        return False
+    at = 0 if params[0] == "shape" else 1
+    lists = [isinstance(bare(a), tree.ShapeLit) for a in args]
+    if lists[at] or not lists[1 - at]:
+        return False
+    a, b = args
+    scope.report(
+        "E2102",
+        f"`{name}` takes the {'list first' if at == 0 else 'list last'}: it is "
+        f"`{name}({', '.join(params)})`",
+        e,
+        help=Help(
+            f"write `{name}({text_of(b)}, {text_of(a)})`",
+            (Edit(a.span, b.span.text), Edit(b.span, a.span.text)),
+            safe=True,
+        ),
+    )
+    return True
 
 
 def _record(
@@ -153,7 +179,10 @@ def _shape(scope: Scope, e: tree.Expr, what: str) -> Shape | None:
             help=f"write `[{text_of(e)}]`",
         )
         return None
+    errors = scope.findings.errors
     shape = consts.shape(scope, inner.items)
+    if scope.findings.errors > errors:
+        return None
     if shape is not None:
         scope.analysis.types[inner] = ShapeType(shape)
     return shape

@@ -262,6 +262,7 @@ class Scope:
     pending: list[tuple[Dim, Span]] | None = None
     touched: Touched = field(default_factory=Touched)
     params: dict[str, Local] = field(default_factory=dict[str, Local])
+    nowhere: bool = False  # an index of this statement was reported to stand on no axis
     returned: bool = False  # a `return` is missing where it was reported already
 
     @property
@@ -734,9 +735,16 @@ def exported(scope: Scope, module: Module, name: tree.Ident) -> ItemName | None:
             f"`{name.text}` is private to module `{module.name}`",
             name,
             related=(Label(item.name.span, "declared here, without `pub`"),),
-            help=f"write `pub` before it in `{module.name}`",
+            help=publish(scope, item, f"write `pub` before it in `{module.name}`", module),
         )
     return ItemName(item, module)
+
+
+def publish(scope: Scope, item: tree.Item, text: str, module: Module) -> Help:
+    """The `pub` that an item or a method lacks, as an edit where it is of the own package."""
+    start = Span(item.span.source, item.span.start, item.span.start)
+    own = module.file.package is scope.module.file.package
+    return Help(text, (Edit(start, "pub "),) if own else ())
 
 
 def _bind_import(scope: Scope, name: tree.Ident, symbol: Symbol | None) -> None:

@@ -101,7 +101,7 @@ def path_symbol(scope: Scope, path: tree.Path) -> Symbol | None:
         symbol = _type_symbol(scope, first.text)
     if symbol is None:
         names = [n for n in scope.visible() if n[:1].isupper() or n in DTYPES]
-        exprs.unknown_name(scope, first, names)
+        exprs.unknown_name(scope, first, names, place="type")
         return None
     scope.analysis.symbols[first] = symbol
     for part in rest:
@@ -260,14 +260,12 @@ def explicit(
         )
         return None
     out: dict[str, GenericValue] = {}
-    failed = False
     for param, e in zip(params, given, strict=False):
         found = _argument(scope, param, e, what)
         if found is None:
-            failed = True
-        else:
-            out[param.name.text] = found
-    return None if failed else out
+            return None  # in a wrong order, all that follow are wrong as well
+        out[param.name.text] = found
+    return out
 
 
 def _count(n: int) -> str:
