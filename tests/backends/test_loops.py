@@ -383,3 +383,87 @@ def test_the_generated_source_reads_like_the_loop() -> None:
         "        sums[i] = total\n"
         "    return sums\n"
     )
+
+
+# ---------------------------------------------------------------- calls on elements, and in order
+
+
+def test_a_function_with_loops_is_called_on_elements() -> None:
+    text = """
+    fn halvings(x: f32) -> (i64, f32) {
+        var y = x
+        var n = 0
+        while y > 1.0 {
+            y = y * 0.5
+            n = n + 1
+        }
+        return (n, y)
+    }
+    fn first(p: (i64, f32)) -> i64 {
+        let (n, _) = p
+        return n
+    }
+    block Scale {
+        param w: f32
+        pub fn of(x: f32) -> f32 { return x * w }
+    }
+    pub block Root {
+        sub scale: Scale
+        param c: Tensor[4; f32]
+        fn poly(x: f32) -> f32 {
+            var y: f32 = 0.0
+            for i in 0..4 {
+                y = y * x + c[i]
+            }
+            let powers = for i in 0..3 { yield x * cast<f32>(i) }
+            let both = powers + fill<f32>([3], x)
+            return y + both[2]
+        }
+        pub entry main<N: Dim, M: Dim>(x: Tensor[N; f32], y: Tensor[M; f32])
+            -> (Tensor[N; i64], Tensor[M, N; f32], Tensor[M; f32], f32, Tensor[N; f32]) {
+            let counts[i] = first(halvings(x[i]))
+            let values[j, i] = poly(x[i] * y[j]) + y[j]
+            let sums[j] = sum[i] poly(x[i] + y[j])
+            let largest = max[i] poly(x[i])
+            let scaled[i] = scale.of(x[i])
+            return (counts, values, sums, largest, scaled)
+        }
+    }
+    """  # noqa: E501
+    program = lowered("module m\n" + text)
+    made = module(program)
+    members = {p: t for p, t, _ in made._slots()}
+    for n, m in ((5, 2), (0, 2), (3, 0)):
+        x, y, c = floats(n) * 9, floats(m), members["c"].numpy()
+
+        def poly(z: np.ndarray, c: np.ndarray = c) -> np.ndarray:
+            return np.polyval(c, z) + 3 * z
+
+        with np.errstate(all="ignore"):
+            counts = np.where(x > 1, np.ceil(np.log2(x)), 0).astype(np.int64)
+        expected = [
+            counts,
+            poly(np.outer(y, x)) + y[:, None],
+            poly(y[:, None] + x).sum(1),
+            poly(x).max(initial=-np.inf),
+            x * float(members["scale.w"]),
+        ]
+        found = flat(reference.evaluate(program, "main", [x, y], members))
+        for a, b in zip(expected, found, strict=True):
+            assert_close(np.asarray(a).astype(b.dtype), b, 2e-5)
+        agree(program, [("main", [x, y])], limit=2e-5)
+
+
+def test_arguments_run_in_the_order_they_are_written() -> None:
+    text = """
+    fn pair(a: f32, b: f32) -> f32 { return a * 10.0 + b }
+    pub block Root {
+        state s: f32
+        fn next() -> f32 {
+            s = s + 1.0
+            return s
+        }
+        pub entry main() -> f32 { return pair(b = next(), a = next()) }
+    }
+    """
+    computes(text, [], [F(21)])

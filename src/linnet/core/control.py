@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from linnet.check.analysis import Local
+from linnet.check.analysis import FnCall, Local
 from linnet.core import expressions
 from linnet.core.body import Body, Place, hinted, joined, limit
+from linnet.core.derive import shape_of
 from linnet.core.ir import Function, Node, Param
 from linnet.core.ranges import counted
-from linnet.core.values import ArrayRef, BlockRef, Value, flatten, rebuild, structure
+from linnet.core.values import (
+    Aligned,
+    ArrayRef,
+    Axis,
+    BlockRef,
+    Fields,
+    Present,
+    Value,
+    flatten,
+    rebuild,
+    structure,
+)
 from linnet.dims import Dim
 from linnet.source import Span
 from linnet.syntax import tree
-from linnet.types import I64, IntConst, Type, scalar, substitute
+from linnet.types import I64, GenericValue, IntConst, Type, scalar, substitute
 
 
 def for_loop(body: Body, stmt: tree.For) -> Value:
@@ -102,6 +115,87 @@ def loop(outer: Body, stmt: tree.For, start: Dim, stop: Dim, array: ArrayRef | N
         assert array is not None
         outer.put((array.base, joined((*array.parts, "*", path))), next(outs))
     return rebuild(yielded, outs)
+
+
+def for_elements(
+    outer: Body,
+    call: FnCall,
+    ref: BlockRef | None,
+    own: Mapping[str, GenericValue],
+    args: Sequence[Value],
+    span: Span,
+) -> Value:
+    """A call on elements whose body needs scalars: one turn for each element of the frame."""
+    leaves = [leaf for arg in args for leaf in parts_of(arg)]
+    used = {axis for leaf in leaves if isinstance(leaf, Aligned) for axis in leaf.axes}
+    axes = tuple(axis for axis in outer.frame if axis in used)
+    extents = [outer.extents[axis] for axis in axes]
+    count = math.prod(extents, start=Dim.of(1))
+    body = outer.child()
+    counter = body.value_param("i", scalar(I64))
+    body.build.ranges[counter] = counted(Dim.of(0), count)
+
+    def turn(value: Value) -> Value:
+        match value:
+            case Aligned():
+                row = outer.build.reshape(outer.over(value, axes), [count], span)
+                return body.build.gather(body.capture(row, "x"), [counter], span=span)
+            case Node():
+                return body.capture(value, "x")
+            case tuple():
+                return tuple(turn(part) for part in value)
+            case Present(inner):
+                return Present(turn(inner))
+            case Fields(type, items):
+                return Fields(type, tuple((name, turn(part)) for name, part in items))
+            case _:
+                return value
+
+    result = body.reified(expressions.called(body, call, ref, own, [turn(a) for a in args], span))
+    members, states = list(body.members), list(body.state_params)
+    params = (
+        counter,
+        *(param for _, param in body.captures),
+        *(body.members[p] for p in members),
+        *(body.state_params[p] for p in states),
+    )
+    stacked = flatten(result)
+    if any(shape_of(node) for node in stacked):
+        raise limit(span, "a tensor made for every element; name it with an index of its own")
+    fixed = [node for node, _ in body.captures]
+    fixed += [outer.whole(*p) for p in (*members, *states)]
+    function = closed(outer, "elements", params, stacked, span)
+    node = outer.build.for_(function, "i", Dim.of(0), count, (), (), fixed, len(stacked), span=span)
+    rows = (outer.build.reshape(r, extents, span) for r in outer.build.results(node))
+    return over_frame(result, rows, axes)
+
+
+def parts_of(value: Value) -> tuple[Value, ...]:
+    """The nodes of a value, over a frame or not."""
+    match value:
+        case tuple():
+            return tuple(leaf for part in value for leaf in parts_of(part))
+        case Present(inner):
+            return parts_of(inner)
+        case Fields(_, items):
+            return tuple(leaf for _, part in items for leaf in parts_of(part))
+        case _:
+            return (value,)
+
+
+def over_frame(template: Value, rows: Iterator[Node], axes: tuple[Axis, ...]) -> Value:
+    """The template's structure, its nodes replaced by those of every element."""
+    match template:
+        case Node():
+            return Aligned(next(rows), axes)
+        case tuple():
+            return tuple(over_frame(part, rows, axes) for part in template)
+        case Present(inner):
+            return Present(over_frame(inner, rows, axes))
+        case Fields(type, items):
+            return Fields(type, tuple((n, over_frame(part, rows, axes)) for n, part in items))
+        case _:
+            return template
 
 
 def reached_twice(body: Body, variable: str, array: ArrayRef) -> bool:

@@ -27,7 +27,7 @@ from linnet.check.analysis import (
     Variant,
 )
 from linnet.core import control, indexed
-from linnet.core.body import Body, hinted, hinted_node, limit
+from linnet.core.body import Body, hinted, hinted_node
 from linnet.core.ir import (
     BinaryOp,
     CompareOp,
@@ -531,7 +531,21 @@ def fn_call(body: Body, e: tree.Call, call: FnCall) -> Value:
     }
     args = arguments(body, call, ref, own)
     if body.frame and any(_over_frame(a) for a in args):
-        return inlined(body, call, ref, own, args)
+        if elementwise(body, call, ref, own):
+            return inlined(body, call, ref, own, args)
+        return control.for_elements(body, call, ref, own, args, e.span)
+    return called(body, call, ref, own, args, e.span)
+
+
+def called(
+    body: Body,
+    call: FnCall,
+    ref: BlockRef | None,
+    own: Mapping[str, GenericValue],
+    args: Sequence[Value],
+    span: Span,
+) -> Value:
+    """A call on whole values; the state that it writes is the caller's from here on."""
     params = body.analysis.signatures[call.fn].params
     args = tuple(
         _settled(body, a, substitute(t, own)) for a, (_, t) in zip(args, params, strict=True)
@@ -551,7 +565,7 @@ def fn_call(body: Body, e: tree.Call, call: FnCall) -> Value:
             assert ref is not None
             inputs.append(body.read(ref.base, (*ref.parts, *param.name.split("."))))
     dims = [d for g in call.fn.generics for d in _dims(own[g.name.text])]
-    node = body.build.call(function, inputs, dims, e.span)
+    node = body.build.call(function, inputs, dims, span)
     outs = iter(body.build.results(node))
     value = rebuild(lowered.template, outs)
     for path in function.writes:
@@ -574,11 +588,14 @@ def receiver(body: Body, call: FnCall) -> BlockRef | None:
 def arguments(
     body: Body, call: FnCall, ref: BlockRef | None, own: Mapping[str, GenericValue]
 ) -> tuple[Value, ...]:
-    """In the callee's order; a default is an expression of the callee's generics."""
+    """In the callee's order, run in the order in which they are written; a default is an
+    expression of the callee's generics."""
+    written = sorted((a for a in call.args if a is not None), key=lambda a: a.span.start)
+    values = {a: expr(body, a) for a in written}
     out: list[Value] = []
     for param, arg in zip(call.fn.params, call.args, strict=True):
         if arg is not None:
-            out.append(expr(body, arg))
+            out.append(values[arg])
             continue
         assert param.default is not None
         with scoped(body, {**(ref.bound.bindings if ref else {}), **own}):
@@ -604,14 +621,37 @@ def inlined(
     args: tuple[Value, ...],
 ) -> Value:
     """A call on elements: the body, once, over the frame."""
-    if ref is not None and body.analysis.effects[call.fn].writes:
-        raise limit(call.fn.name.span, "a method that writes state, called for every element")
-    if ref is not None and (ref.base != "self" or ref.parts):
-        raise limit(call.fn.name.span, "a sub's method called for every element")
     with scoped(body, {**(ref.bound.bindings if ref else {}), **own}):
         for param, value in zip(call.fn.params, args, strict=True):
             body.bind(param.name, value)
         return run(body, call.fn.body)
+
+
+def elementwise(
+    body: Body, call: FnCall, ref: BlockRef | None, own: Mapping[str, GenericValue]
+) -> bool:
+    """Whether a body can run over a frame as it stands: without loops, and on scalars alone."""
+    if ref is not None and (ref.base != "self" or ref.parts):
+        return False
+    bindings = {**(ref.bound.bindings if ref else {}), **own}
+    for stmt in call.fn.body:
+        for node in tree.walk(stmt):
+            type: Type | None = None
+            match node:
+                case tree.For() | tree.While():
+                    return False
+                case tree.IndexLet(name=name):
+                    symbol = body.analysis.symbols[name]
+                    type = symbol.type if isinstance(symbol, Local) else None
+                case tree.Name() | tree.Field() | tree.Paren():
+                    pass
+                case _:
+                    type = body.analysis.types.get(node)
+            if isinstance(type, TensorType) and type.shape:
+                made = substitute(type, bindings)
+                if isinstance(made, TensorType) and made.shape:
+                    return False
+    return True
 
 
 def _over_frame(value: Value) -> bool:

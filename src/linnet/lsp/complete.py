@@ -29,11 +29,12 @@ from linnet.check.prelude import KINDS, PRELUDE
 from linnet.diagnostics import Findings
 from linnet.lsp.features import type_text
 from linnet.lsp.hover import Signature, docs_of, heading, prelude_signature, signature
-from linnet.lsp.names import Meaning, callee, enclosing, walk
+from linnet.lsp.names import Meaning, callee, enclosing
 from linnet.lsp.project import Project, State, Unit
 from linnet.source import Source
 from linnet.syntax import lex, tree
 from linnet.syntax.tokens import FUNCTION_WORDS, MEMBER_WORDS, NAME, STRING, Token
+from linnet.syntax.tree import walk
 from linnet.types import DTYPES, BlockType, EnumType, StructType
 from linnet.workspace import Workspace
 

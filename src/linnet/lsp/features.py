@@ -20,13 +20,14 @@ from linnet.check.analysis import (
     Variant,
 )
 from linnet.diagnostics import Diagnostic, Edit, Findings
-from linnet.lsp.names import FieldName, Key, Occurrence, at, children, declared, occurrences, walk
+from linnet.lsp.names import FieldName, Key, Occurrence, at, declared, occurrences
 from linnet.lsp.positions import Lines
 from linnet.lsp.project import State, Unit
 from linnet.source import Source, Span
 from linnet.syntax import lex, tree
 from linnet.syntax.format import format_text
 from linnet.syntax.tokens import FLOAT, INT, KEYWORDS, RESERVED, STRING
+from linnet.syntax.tree import children, walk
 from linnet.types import BlockArray, BlockType, UnknownType
 
 # ---------------------------------------------------------------- where a name stands

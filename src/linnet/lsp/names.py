@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from linnet.check.analysis import (
     Analysis,
@@ -26,6 +26,7 @@ from linnet.check.scope import prelude_names
 from linnet.lsp.project import Unit
 from linnet.source import Span
 from linnet.syntax import tree
+from linnet.syntax.tree import children, walk
 from linnet.types import EnumType, StructType, UnknownType
 
 Key = tuple[str, int]  # a file's name and where in it the name is declared; -1 is the file itself
@@ -112,36 +113,6 @@ def name_of(meaning: Meaning) -> str:
 
 
 # ---------------------------------------------------------------- trees
-
-
-_PARTS: dict[type[tree.Syntax], tuple[str, ...]] = {}
-
-
-def _parts(node: tree.Syntax) -> tuple[str, ...]:
-    kind = type(node)
-    if kind not in _PARTS:
-        skipped = ("span", "op_span", "end", "comments")
-        _PARTS[kind] = tuple(f.name for f in fields(kind) if f.name not in skipped)
-    return _PARTS[kind]
-
-
-def children(node: tree.Syntax) -> Iterator[tree.Syntax]:
-    """What a node is made of, in source order."""
-    for name in _parts(node):
-        value = getattr(node, name)
-        if isinstance(value, tree.Syntax):
-            yield value
-        elif isinstance(value, tuple):
-            yield from (part for part in value if isinstance(part, tree.Syntax))
-
-
-def walk(root: tree.Syntax) -> Iterator[tree.Syntax]:
-    """Every node below a node, and itself, each before its parts."""
-    todo = [root]
-    while todo:
-        node = todo.pop()
-        yield node
-        todo.extend(reversed(list(children(node))))
 
 
 def enclosing(root: tree.Syntax, offset: int) -> list[tree.Syntax]:

@@ -5,7 +5,8 @@ Nodes are compared and hashed by identity, so later stages key side tables by no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from linnet.source import Source, Span
@@ -521,3 +522,35 @@ class File(Syntax):
     uses: tuple[Use, ...]
     items: tuple[Item, ...]
     comments: tuple[Comment, ...]
+
+
+# ---------------------------------------------------------------- walks
+
+_PARTS: dict[type[Syntax], tuple[str, ...]] = {}
+
+
+def _parts(node: Syntax) -> tuple[str, ...]:
+    kind = type(node)
+    if kind not in _PARTS:
+        skipped = ("span", "op_span", "end", "comments")
+        _PARTS[kind] = tuple(f.name for f in fields(kind) if f.name not in skipped)
+    return _PARTS[kind]
+
+
+def children(node: Syntax) -> Iterator[Syntax]:
+    """What a node is made of, in source order."""
+    for name in _parts(node):
+        value = getattr(node, name)
+        if isinstance(value, Syntax):
+            yield value
+        elif isinstance(value, tuple):
+            yield from (part for part in value if isinstance(part, Syntax))
+
+
+def walk(root: Syntax) -> Iterator[Syntax]:
+    """Every node below a node, and itself, each before its parts."""
+    todo = [root]
+    while todo:
+        node = todo.pop()
+        yield node
+        todo.extend(reversed(list(children(node))))
