@@ -429,7 +429,7 @@ def test_a_function_with_loops_is_called_on_elements() -> None:
             return (counts, values, sums, largest, scaled)
         }
     }
-    """  # noqa: E501
+    """
     program = lowered("module m\n" + text)
     made = module(program)
     members = {p: t for p, t, _ in made._slots()}
