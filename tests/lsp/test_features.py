@@ -11,7 +11,7 @@ from linnet.check.prelude import KINDS, PRELUDE
 from linnet.lsp import complete, features, hover
 from linnet.lsp.answers import fixed
 from linnet.lsp.names import at
-from linnet.lsp.project import Document
+from linnet.lsp.project import Document, Project
 from linnet.lsp.rename import Refused, prepare, rename
 from linnet.syntax.parser import parse_text
 
@@ -392,3 +392,30 @@ def test_fix_all(tmp_path: Path) -> None:
     text = "module x\n\nuse std.nn.linear::{linear}\n\npub fn f(x: f32) -> f32 {\n    return x\n}\n"
     opened = Opened(tmp_path / "x.linnet", text)
     assert fixed(opened.state, opened.path) == text.replace("use std.nn.linear::{linear}\n", "")
+
+
+def test_packages_that_use_each_other(tmp_path: Path) -> None:
+    """A dependency's unsaved text counts in what uses it; names lead into it and back."""
+    one = "module one\n\npub fn f(x: f32) -> f32 {\n    return x\n}\n"
+    two = "module two\n\nuse one::{f}\n\npub fn g(x: f32) -> f32 {\n    return f(x)\n}\n"
+    package(tmp_path / "one", a=one)
+    two = two.replace("use one::", "use one.a::")
+    package(tmp_path / "two", '[dependencies]\none = { path = "../one" }\n', lib=two)
+    a, lib = (tmp_path / "one/src/a.linnet").resolve(), (tmp_path / "two/src/lib.linnet").resolve()
+    project = Project()
+    state = project.check({lib: Document(two), a: Document(one)}, lib)
+    assert state.findings() == {}
+    assert len(state.units) == 2
+    home = state.place(lib)
+    assert home is not None
+    span = features.definition(*home, two.index("f(x)\n"))
+    assert span is not None and home[0].paths[span.source] == a
+    found = at(*home, two.index("f(x)\n"))
+    assert found is not None
+    assert len(list(features.references(state, found.key))) == 3
+    read = {path: Document(text) for path, text in ((a, one), (lib, two))}
+    places = rename(state, lambda path: read[path], *home, two.index("f(x)\n"), "first")
+    assert sorted(p.path.name for p in places) == ["a.linnet", "lib.linnet", "lib.linnet"]
+    state = project.check({lib: Document(two), a: Document(one.replace("f32", "i32"))}, a)
+    assert {d.code for d in state.findings()[lib]} == {"E2103"}
+    assert project.check({lib: Document(two)}, lib).findings() == {}

@@ -97,8 +97,8 @@ class Checker:
 
     def _start(self) -> None:
         self._timer = None
-        if self._running:
-            return  # it begins again when it ends
+        if self._running or self._closed:
+            return  # a running one is followed by another when it ends
         self._running = True
         self._stop.clear()
         self._task = asyncio.ensure_future(self._run(self.wanted, dict(self.documents())))
@@ -126,12 +126,14 @@ class Checker:
         except Superseded:
             pass
         except Exception:  # what was known before stays
+            if self._closed:
+                return
             self.failed(traceback.format_exc())
             self._reach(number)
         self._running = False
         if self.reached < self.wanted and self._timer is None:
             self._start()
-        elif self._checks >= TIDY_EVERY:
+        elif self._checks >= TIDY_EVERY and not self._closed:
             self._checks = 0
             self._thread.submit(gc.collect)
 
