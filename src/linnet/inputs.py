@@ -395,6 +395,8 @@ def _spread(where: str, type: object, value: object, leaves: list[object]) -> No
         case NoneType():
             if value is not None:
                 raise PlanError(f"{where} is {_kind(value)}, and was loaded as absent: pass None")
+        case _ if value is None:
+            raise PlanError(f"{where} is None, expected {type}: an optional is given its value")
         case _:
             leaves.append(value)
 

@@ -110,6 +110,10 @@ BAD: list[tuple[Any, str]] = [
         "(_x, y), or the record that an entry returned",
     ),
     (
+        [{**PAIR, "class": {"_x": None, "y": 1}}, (INNER, 1.0), 1.0],
+        "main: p.class._x is None, expected f32: an optional is given its value",
+    ),
+    (
         [PAIR],
         "main takes 3 inputs (p: Pair<N, f32>, q: (Inner, f32), k: f32), not 1",
     ),

@@ -12,6 +12,7 @@ from linnet.check.expect import (
     Expected,
     Origin,
     bare,
+    broken_at,
     clause_help,
     coerce,
     compare,
@@ -483,6 +484,7 @@ def _prove_range(scope: Scope, s: tree.For, goal: Relation) -> None:
         whole,
         notes=(noted,) if noted and goal.names() else (),
         help=clause_help(scope, verdict, goal),
+        counterexample=broken_at(verdict, goal),
     )
 
 
