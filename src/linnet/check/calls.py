@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from linnet.check import exprs, prelude, typeexprs
+from linnet.check import exprs, habits, imports, prelude, typeexprs
 from linnet.check.analysis import (
     FnCall,
     GenericName,
@@ -157,7 +157,7 @@ def call(scope: Scope, e: tree.Call, hint: Expected | None) -> Type:
             symbol = PreludeName(callee.text) if known else scope.lookup(callee.text)
             if symbol is None:
                 exprs.unknown_name(scope, callee, place="call")
-                return abandon(scope, e)
+                return UNKNOWN if habits.is_call(callee.text) else abandon(scope, e)
             scope.analysis.symbols[callee] = symbol
         case tree.Field():
             symbol = exprs.static_field(scope, callee)
@@ -206,7 +206,12 @@ def _not_callable(scope: Scope, e: tree.Call, found: Type) -> Type:
     source, end = e.callee.span.source, e.callee.span.end
     gap = source.text[end : source.text.index("(", end)]
     if "\n" not in gap:
-        scope.report("E2106", message, e.callee)
+        method = "forward"
+        if isinstance(found, BlockType) and (info := info_of(scope, found)) is not None:
+            method = next(iter(info.methods), method) if method not in info.methods else method
+        called = f"call a method of it: `{text_of(e.callee)}.{method}(...)`"
+        fix = called if isinstance(found, BlockType) else None
+        scope.report("E2106", message, e.callee, help=fix)
         return abandon(scope, e)
     # The parentheses were meant to begin a statement, which names what is not bound yet.
     at = Span(source, end + len(gap), end + len(gap))
@@ -278,15 +283,16 @@ def _method_of(scope: Scope, e: tree.Call, callee: tree.Field, hint: Expected | 
 
 def _plain_method(scope: Scope, e: tree.Call, callee: tree.Field, base: Type) -> Type:
     name = callee.name.text
-    help: Help | None = None
     symbol = scope.lookup(name)
-    if isinstance(symbol, PreludeName) or (
-        isinstance(symbol, ItemName) and isinstance(symbol.item, tree.Fn)
-    ):
+    own = isinstance(symbol, ItemName) and isinstance(symbol.item, tree.Fn)
+    help = None if own else habits.method_help(name, text_of(callee.base))
+    if own or (help is None and isinstance(symbol, PreludeName)):
         inner = ", ".join(["..."] * len(e.args))
         help = Help(f"write `{name}({text_of(callee.base)}{', ' if inner else ''}{inner})`")
+    elif help is None and (found := imports.that_brings(scope, name, "call")) is not None:
+        help = Help(f"{found.text}, and write `{name}({text_of(callee.base)}, ...)`")
     scope.report("E2107", f"{described(base)} has no methods", callee.name, help=help)
-    return abandon(scope, e)
+    return UNKNOWN if habits.is_call(name) else abandon(scope, e)
 
 
 # ---------------------------------------------------------------- functions

@@ -77,7 +77,10 @@ def refuse_negative(scope: Scope, e: tree.Expr, size: Dim) -> None:
     value = f": {size}" if str(size) != text_of(e) else ""
     notes, broken = negative_at(scope, size)
     message = f"the dimension `{text_of(e)}` is negative{value}"
-    scope.report("E2208", message, e, notes=notes, counterexample=broken)
+    help = None
+    if size.constant == -1:
+        help = "`-1` finds no size here: write it, as in `[B, S * H]`"
+    scope.report("E2208", message, e, notes=notes, counterexample=broken, help=help)
 
 
 # ---------------------------------------------------------------- constants

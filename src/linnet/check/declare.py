@@ -343,10 +343,15 @@ def _member_value(scope: Scope, member: tree.Member, optional: bool) -> None:
             "sub": "a `sub` takes its values from the weights",
         }[kind]
         allowed = "" if kind in ("buffer", "state") else "; only `= none` may stand here"
+        zero = kind == "state" and text_of(member.value) in ("0", "0.0", "none", "false")
+        end = member.type.span.end
+        rest = Span(member.span.source, end, member.value.span.end)
+        help = Help("leave it out", (Edit(rest, ""),), safe=True) if zero else None
         scope.report(
             "E4102",
             f"{holds}, so `{name}` cannot be given `{text_of(member.value)}`{allowed}",
             member.value,
+            help=help,
         )
     elif not optional:
         end = member.type.span.end

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from linnet.check import calls, consts, imports, index, patterns, prelude, typeexprs
+from linnet.check import calls, consts, habits, imports, index, patterns, prelude, typeexprs
 from linnet.check.analysis import (
     GenericName,
     IndexVar,
@@ -71,12 +71,14 @@ from linnet.types import (
     TupleType,
     Type,
     UnknownType,
+    dtype_within,
     scalar,
     shape_text,
     substitute,
 )
 
 ARITHMETIC = {"+": "add", "-": "sub", "*": "mul", "/": "div", "%": "rem"}
+ORDER = frozenset(("<", "<=", ">", ">="))
 BITWISE = {"|": "or", "^": "xor", "&": "and"}
 COMPARISON = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
 NOT_NAMES = KEYWORDS | RESERVED_WORDS  # the parser reports one that stands for a name
@@ -151,14 +153,13 @@ def check(scope: Scope, e: tree.Expr, expected: Expected, *, whole: bool = False
     return coerce(scope, e, value(scope, e, expected, whole=whole), expected)
 
 
-def dimension(scope: Scope, e: tree.Expr, what: str) -> Dim | None:
+def dimension(scope: Scope, e: tree.Expr, what: str, help: Help | str | None = None) -> Dim | None:
     """The value of a compile-time integer; None when it is none, which is reported."""
     found = infer(scope, e)
     known = scope.analysis.dims.get(e)
     if known is not None or isinstance(found, UnknownType):
         return known
     notes: tuple[str, ...] = ()
-    help = None
     symbol = scope.analysis.symbols.get(bare(e))
     if isinstance(symbol, Local) and symbol.kind == "loop":
         notes = ("the variable of a loop is a value; it cannot stand in a shape",)
@@ -166,16 +167,12 @@ def dimension(scope: Scope, e: tree.Expr, what: str) -> Dim | None:
         notes = ("a `let` of a constant integer is an i64 value; a `const` may stand in a shape",)
     if isinstance(found, TensorType) and not found.shape and found.dtype == I64:
         reason = "is an i64 value, known when the program runs"
-        help = None if notes else "a size is a generic, as in `fn f<N: Dim>(...)`, or a `const`"
+        if help is None and not notes:
+            help = "a size is a generic, as in `fn f<N: Dim>(...)`, or a `const`"
     else:
         reason = f"is {described(found)}"
-    scope.report(
-        "E2123",
-        f"{what} is a compile-time integer; `{text_of(e)}` {reason}",
-        e,
-        notes=notes,
-        help=help,
-    )
+    message = f"{what} is a compile-time integer; `{text_of(e)}` {reason}"
+    scope.report("E2123", message, e, notes=notes, help=help)
     return None
 
 
@@ -298,7 +295,7 @@ def unknown_name(
         names = [n for n in scope.visible() if n not in prelude.NAMES or n in prelude.PRELUDE]
     help = imports.that_brings(scope, name.text, place)
     known.add((places[0 if help is not None else 1], name.text))  # one `use` line mends them all
-    help = help or imports.foreign(name, place) or suggestion(name, names)
+    help = help or habits.name_help(name, place) or suggestion(name, names)
     scope.report("E1201", f"`{name.text}` is not defined here", name, help=help)
 
 
@@ -431,7 +428,9 @@ def _field(scope: Scope, e: tree.Field, hint: Expected | None) -> Type:
             scope.report("E2107", f"{base} has no field `{name}`", e.name, help=help)
             return UNKNOWN
         case _:
-            scope.report("E2107", f"{described(base)} has no members; `{name}` is none", e.name)
+            help = habits.member_help(name, text_of(e.base), base)
+            message = f"{described(base)} has no members; `{name}` is none"
+            scope.report("E2107", message, e.name, help=help)
             return UNKNOWN
 
 
@@ -540,9 +539,11 @@ def _unary(scope: Scope, e: tree.Unary, hint: Expected | None) -> Type:
 
 
 def _undefined(scope: Scope, at: tree.Syntax | Span, op: str, e: tree.Expr, found: Type) -> None:
-    scope.report(
-        "E2104", f"`{op}` is not defined for {described(found)}, which `{text_of(e)}` is", at
-    )
+    message = f"`{op}` is not defined for {described(found)}, which `{text_of(e)}` is"
+    help: str | None = None
+    if isinstance(found, OptionalType):
+        help = f"take it out: `match {text_of(e)} {{ some(x) => ... none => ... }}`"
+    scope.report("E2104", message, at, help=help)
 
 
 def _logical_operand(scope: Scope, e: tree.Expr, op: str, whole: tree.Unary | tree.Binary) -> Type:
@@ -594,6 +595,8 @@ def _binary(scope: Scope, e: tree.Binary, hint: Expected | None) -> Type:
             return UNKNOWN
         b = _logical_operand(scope, e.right, e.op, e)
         return scalar(BOOL) if a == b == scalar(BOOL) else UNKNOWN
+    if e.op in ORDER and isinstance(e.left, tree.Binary) and e.left.op in ORDER:
+        return _chained(scope, e, e.left)
     operand_hint = scalar_hint(hint) if e.op not in COMPARISON else None
     left, right = operands(scope, (e.left, e.right), operand_hint)
     if isinstance(left, UnknownType) or isinstance(right, UnknownType):
@@ -604,6 +607,18 @@ def _binary(scope: Scope, e: tree.Binary, hint: Expected | None) -> Type:
     if isinstance(left, literals) and isinstance(right, literals):
         return _constants(scope, e, left, right, operand_hint)
     return _elementwise(scope, e, left, right)
+
+
+def _chained(scope: Scope, e: tree.Binary, first: tree.Binary) -> Type:
+    """`a < b < c`, which compares a bool with `c`, reported."""
+    instead = f"{first.span.text} && {first.right.span.text} {e.op} {e.right.span.text}"
+    shown = f"write `{instead}`" if len(instead) <= 60 else "compare twice, with `&&` between"
+    found = value(scope, first)
+    value(scope, e.right)
+    if not isinstance(found, UnknownType):
+        help = Help(shown, (Edit(e.span, instead),))
+        scope.report("E2104", "comparisons do not chain", e, help=help)
+    return UNKNOWN
 
 
 def operands(scope: Scope, parts: Sequence[tree.Expr], hint: Expected | None) -> list[Type]:
@@ -863,8 +878,22 @@ def _broken(
         case "E2207":
             message, help = f"{subject} cannot broadcast: {outcome.why}", None
         case _:
-            message, help = f"{subject} is not defined for {found[-1]}: {outcome.why}", None
+            message = f"{subject} is not defined for {found[-1]}: {outcome.why}"
+            help = _other_operation(what, parts, found)
     scope.report(outcome.code, message, e, related=related, help=help)
+
+
+def _other_operation(
+    what: str, parts: Sequence[tree.Expr], found: Sequence[TensorType]
+) -> Help | None:
+    """What to write where an operation is not defined for the operands."""
+    if what == "^" and dtype_within(found[-1].dtype, "Float"):
+        return Help("there is no power operator: write `x * x`, or `exp(y * log(x))`")
+    if len(parts) == 1 and dtype_within(found[0].dtype, "Integer"):
+        text = parts[0].span.text
+        edit = Edit(parts[0].span, f"cast<f32>({text})")
+        return Help(f"convert it: `cast<f32>({text_of(parts[0])})`", (edit,))
+    return None
 
 
 # ---------------------------------------------------------------- branches

@@ -1,4 +1,4 @@
-"""What a name that means nothing was meant to be: an import, or the word of another language."""
+"""The import that a name which means nothing may be waiting for."""
 
 from __future__ import annotations
 
@@ -17,23 +17,6 @@ _KINDS = {
     "type": ("block", "struct", "enum", "type"),
     "value": ("const", "enum"),
 }
-# Names of other tensor libraries: the dtype here, or the form to write.
-_DTYPES = {
-    "float": "f32", "float16": "f16", "half": "f16", "bfloat16": "bf16", "float32": "f32",
-    "float64": "f64", "double": "f64", "int": "i32", "int8": "i8", "int16": "i16", "int32": "i32",
-    "int64": "i64", "long": "i64", "uint8": "u8", "byte": "u8", "uint16": "u16", "uint32": "u32",
-    "uint64": "u64", "boolean": "bool", "size_t": "i64", "usize": "i64",
-}  # fmt: skip
-_FORMS = {
-    "arange": "iota<i64>(N)", "range": "iota<i64>(N)", "zeros": "fill<f32>([..], 0.0)",
-    "ones": "fill<f32>([..], 1.0)", "full": "fill([..], value)", "where": "select(c, a, b)",
-    "cat": "concat(a, b, axis = 0)", "concatenate": "concat(a, b, axis = 0)",
-    "view": "reshape(x, [..])", "swapaxes": "permute(x, [1, 0])", "expand": "broadcast_to(x, [..])",
-    "squeeze": "reshape(x, [..])", "unsqueeze": "reshape(x, [..])", "flatten": "reshape(x, [..])",
-    "maximum": "max(a, b)", "minimum": "min(a, b)", "mean": "(sum[i] x[i]) / cast<f32>(N)",
-    "einsum": "let c[m, n] = sum[k] a[m, k] * b[k, n]", "pow": "exp(log(x) * y)",
-    "take": "let y[i] = x[at[i]]", "astype": "cast<f32>(x)", "len": "the generic that is its size",
-}  # fmt: skip
 
 
 def that_brings(scope: Scope, name: str, place: str) -> Help | None:
@@ -54,15 +37,6 @@ def that_brings(scope: Scope, name: str, place: str) -> Help | None:
     edit = _edit(scope.module.tree, path, name)
     safe = path.startswith("std.")
     return Help(f"import it: `use {path}::{{{name}}}`", (edit,) if edit else (), safe)
-
-
-def foreign(name: tree.Name | tree.Ident, place: str) -> Help | None:
-    """What is written here for a name that other languages have."""
-    dtype = _DTYPES.get(name.text)
-    if dtype is not None:
-        return Help(f"the dtype is called `{dtype}`", (Edit(name.span, dtype),), place == "type")
-    form = _FORMS.get(name.text) if place == "call" else None
-    return Help(f"it is written `{form}`") if form is not None else None
 
 
 def _files(scope: Scope) -> Iterator[ModuleFile]:

@@ -44,6 +44,7 @@ from linnet.types import (
     BlockArray,
     Pack,
     TensorType,
+    TupleType,
     Type,
     UnknownType,
     dtype_within,
@@ -67,7 +68,8 @@ def subscript(scope: Scope, e: tree.Index) -> Type:
         case _:
             base = exprs.settle_default(scope, e.base, base)
             message = f"`{text_of(e.base)}` is {described(base)}; only tensors are indexed"
-            scope.report("E2101", message, e.base)
+            fix = "take it apart: `let (a, b) = ...`" if isinstance(base, TupleType) else None
+            scope.report("E2101", message, e.base, help=fix)
     _lose(scope, e.items)
     return UNKNOWN
 
@@ -105,7 +107,8 @@ def _block(scope: Scope, e: tree.Index, base: BlockArray) -> Type:
         scope.report("E2204", f"`{name}` is an array of blocks and takes one constant index", e)
         return UNKNOWN
     with scope.mode(False):
-        at = exprs.dimension(scope, item, f"the index of `{name}`")
+        fix = f"walk it: `static for x in {name} {{ ... }}`"
+        at = exprs.dimension(scope, item, f"the index of `{name}`", fix)
     if at is None:
         return UNKNOWN
     prove_index(scope, item, at, base.length, f"`{name}` has {base.length} blocks")
@@ -280,7 +283,10 @@ def _not_an_index(scope: Scope, item: tree.Expr, found: Type) -> None:
     found = exprs.settle_default(scope, item, found)
     fix = None
     if isinstance(found, TensorType) and found.shape and dtype_within(found.dtype, "Integer"):
-        fix = f"index notation gathers: `let y[i] = x[{text_of(item)}[i]]`"
+        name = "i" if text_of(item) != "i" else "j"
+        fix = f"index notation gathers: `let y[{name}] = x[{text_of(item)}[{name}]]`"
+    elif isinstance(found, TensorType) and found.shape and found.dtype is BOOL:
+        fix = f"no shape depends on values; choose by element: `select({text_of(item)}, x, 0.0)`"
     elif isinstance(found, TensorType) and not found.shape and found.dtype is not BOOL:
         fix = f"convert it: `cast<i64>({text_of(item)})`"
     message = f"an index is an integer scalar; `{text_of(item)}` is {described(found)}"

@@ -76,6 +76,8 @@ def call(scope: Scope, e: tree.Call, name: str, hint: Expected | None) -> Type:
         takes = "one generic argument, a dtype" if row.dtype else "no generic arguments"
         scope.report("E2111", f"`{name}` takes {takes}", e.generics[1 if row.dtype else 0])
         return calls.abandon(scope, e)
+    if _as_elsewhere(scope, e, name):
+        return UNKNOWN
     if name == "concat":
         args = _concat_args(scope, e)
     else:
@@ -176,7 +178,7 @@ def _shape(scope: Scope, e: tree.Expr, what: str) -> Shape | None:
             "E2101",
             f"`{what}` takes its shape as a list; `{text_of(e)}` is none",
             e,
-            help=f"write `[{text_of(e)}]`",
+            help=_as_list(inner),
         )
         return None
     errors = scope.findings.errors
@@ -186,6 +188,54 @@ def _shape(scope: Scope, e: tree.Expr, what: str) -> Shape | None:
     if shape is not None:
         scope.analysis.types[inner] = ShapeType(shape)
     return shape
+
+
+def _as_list(e: tree.Expr) -> Help:
+    """A shape that was written as a tuple, or as its one size."""
+    inner = ", ".join(x.span.text for x in e.items) if isinstance(e, tree.Tuple) else e.span.text
+    return Help(f"write `[{inner}]`", (Edit(e.span, f"[{inner}]"),), safe=True)
+
+
+def _as_elsewhere(scope: Scope, e: tree.Call, name: str) -> bool:
+    """Report a call whose arguments stand as in NumPy or PyTorch."""
+    values = [a.value for a in e.args if a.name is None]
+    if len(values) < len(e.args) and name != "concat":
+        return False
+    texts = [v.span.text for v in values]
+    lists = [isinstance(bare(v), tree.ShapeLit) for v in values]
+    match name:
+        case "cast" if len(values) == 2 and texts[1] in DTYPES and not e.generics:
+            message, call_ = "the dtype of `cast` stands in `<>`", f"cast<{texts[1]}>({texts[0]})"
+        case "reshape" | "permute" | "broadcast_to" if len(values) > 2 and not any(lists):
+            row = PRELUDE[name].params[1]
+            call_ = f"{name}({texts[0]}, [{', '.join(texts[1:])}])"
+            message = f"the {row} of `{name}` is a list"
+        case "concat" if len(values) and all(lists):
+            parts = [x.span.text for v in values for x in _items(v)]
+            axis = [a.span.text for a in e.args if a.name is not None and a.name.text == "axis"]
+            if not axis:
+                axis = ["axis = 0"]
+            call_ = f"concat({', '.join(parts + axis)})"
+            message = "`concat` takes the tensors one by one, not a list"
+        case "min" | "max" if len(values) == 1 and _has_axes(scope, values[0]):
+            fix = f"it is `{name}(a, b)`; over an axis, `{name}[i] x[i]`"
+            scope.report("E2102", f"`{name}` needs its argument `b`", e, help=fix)
+            return True
+        case _:
+            return False
+    shown_ = call_ if len(call_) <= 60 else f"{name}(...)"
+    scope.report("E2102", message, e, help=Help(f"write `{shown_}`", (Edit(e.span, call_),), True))
+    return True
+
+
+def _has_axes(scope: Scope, e: tree.Expr) -> bool:
+    found = exprs.settled(scope, e)
+    return isinstance(found, TensorType) and bool(found.shape)
+
+
+def _items(e: tree.Expr) -> Sequence[tree.Expr | tree.PackRef]:
+    inner = bare(e)
+    return inner.items if isinstance(inner, tree.ShapeLit) else ()
 
 
 # ---------------------------------------------------------------- elementwise

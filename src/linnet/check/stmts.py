@@ -455,8 +455,9 @@ def _range(scope: Scope, s: tree.For) -> tuple[Type, str | None]:
     if s.stop is None:
         return _walked(scope, s)
     word = "static for" if s.static else "for"
-    start = exprs.dimension(scope, s.start, f"a bound of `{word}`")
-    stop = exprs.dimension(scope, s.stop, f"a bound of `{word}`")
+    fix = "a `while` counts to a number that is known when the program runs"
+    start = exprs.dimension(scope, s.start, f"a bound of `{word}`", fix)
+    stop = exprs.dimension(scope, s.stop, f"a bound of `{word}`", fix)
     for bound in (s.start, s.stop):
         settle(scope, bound, scalar(I64))
     if start is not None and stop is not None:
@@ -506,7 +507,7 @@ def _walked(scope: Scope, s: tree.For) -> tuple[Type, str | None]:
             "E2121",
             f"`for` counts through a range; `{name}` is an array of blocks",
             s.start,
-            help=Help("walk it with `static for`", (Edit(at, "static "),)),
+            help=Help("walk it with `static for`", (Edit(at, "static "),), safe=True),
         )
         return UNKNOWN, None
     if isinstance(found, (IntConst, FloatConst)):

@@ -7,6 +7,7 @@ the bracket table, so a mistake inside brackets never costs more than what the b
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from string import punctuation
 from typing import TypeVar
@@ -36,6 +37,7 @@ from linnet.syntax.tokens import (
 T = TypeVar("T")
 
 # Before one of these, a keyword stands where a name should, so it was meant as one.
+_LOST_BRACKET = re.compile(r"//\s*[\w.]+\s*[\])]")
 _FOLLOWS_NAME = words(
     ": = ( < , ) [ ] { } . => :: > in as let var return static || && == != <= >= | ^ & + - * / %"
 )
@@ -170,7 +172,18 @@ class Cursor:
     def expected(
         self, what: str, *, related: tuple[Label, ...] = (), help: Help | str | None = None
     ) -> Unreadable:
+        help = self.comment_help() if help is None else help
         return self.fail(f"expected {what}, found {self.found()}", related=related, help=help)
+
+    def comment_help(self) -> str | None:
+        """For `n // 2)`, whose bracket is lost in a comment."""
+        if self.at == 0:
+            return None
+        end = self.tokens[self.at - 1].end
+        rest = self.source.text[end:].split("\n", 1)[0].lstrip()
+        if _LOST_BRACKET.match(rest):
+            return "`//` begins a comment; `/` divides sizes and integers, and rounds down"
+        return None
 
     def opened(self, bracket: Token) -> tuple[Label, ...]:
         return (Label(self.span(bracket), "opened here"),)

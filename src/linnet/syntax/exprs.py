@@ -27,6 +27,7 @@ _TIERS = ("||", "&&", "== !=", "< <= > >=", "|", "^", "&", "+ -", "* / %")  # lo
 BINDING = {op: tier for tier, ops in enumerate(_TIERS, 1) for op in ops.split()}
 _LOOSEST = 1
 _ARITH = BINDING["|"]  # tighter than any comparison: generic arguments, clauses, bounds
+_DTYPES = words("bool i8 i16 i32 i64 u8 u16 u32 u64 f16 bf16 f32 f64")
 _PREFIXES = words("! - +")
 _WORD_OPERATORS = {"and": "&&", "or": "||"}
 _MAX_INT = (1 << 63) - 1
@@ -171,10 +172,13 @@ class Expressions(Cursor, ABC):
     def tensor_type(self) -> tree.TypeExpr:
         start = self.advance().start
         if self.token.kind == "<":
-            failure = self.fail(
-                "a tensor type takes square brackets", help="write `Tensor[B, S; f32]`"
-            )
+            help_: Help | str = "write `Tensor[B, S; f32]`"
             closes = self.closing_angle()
+            inner = self.source.text[self.token.end : self.tokens[closes].start]
+            if closes >= 0 and ";" in inner:
+                whole = self.between(start, self.tokens[closes].end)
+                help_ = self.replace(f"write `Tensor[{inner}]`", whole, f"Tensor[{inner}]")
+            failure = self.fail("a tensor type takes square brackets", help=help_)
             if closes < 0:
                 raise failure
             self.move(closes + 1)
@@ -210,7 +214,9 @@ class Expressions(Cursor, ABC):
         if len(shape) > 1 and isinstance(shape[-1], tree.Name):
             dtype = shape[-1].text
             between = self.between(shape[-2].span.end, shape[-1].span.start)
-            text = f"write `; {dtype}]` if `{dtype}` is the dtype"
+            if dtype in _DTYPES:
+                return self.replace(f"write `; {dtype}]`", between, "; ")
+            text = f"write `; {dtype}]` if `{dtype}` is the dtype, `; f32]` after it if not"
             return self.replace(text, between, "; ", safe=False)
         return "write `Tensor[B, S; f32]`"
 
@@ -321,6 +327,9 @@ class Expressions(Cursor, ABC):
                     if closes >= 0 and self.tokens[closes + 1].kind == "=>":
                         return value  # the pattern of the next arm
                     value = self.call(value, start, None)
+                case "::" if self.peek().kind == "<":
+                    help = self.replace("remove it", self.here(), "")
+                    raise self.fail("generics follow the name", help=help)
                 case "<":
                     if not self.opens_generics():
                         return value
@@ -426,6 +435,21 @@ class Expressions(Cursor, ABC):
         right = self.expr()
         self.grow(max(height, self.height) + 1)
         return tree.Binary(self.since(start), "==", equals, left, right)
+
+    def elsewhere_help(self) -> Help | str | None:
+        """For what goes on after a value in another language."""
+        match self.token.kind:
+            case "if" | "?":
+                return "a choice is written `if condition { x } else { y }`"
+            case ",":
+                return "several values are one tuple: `(a, b)`"
+            case "as":
+                return f"write `cast<{self.peek().text}>(...)`"
+            case "{" if self.tokens[self.at - 1].kind == NAME:
+                name = self.tokens[self.at - 1].text
+                return f"a struct is built by naming its fields: `{name}(a = ..., b = ...)`"
+            case _:
+                return self.compare_help()
 
     def compare_help(self) -> Help | None:
         if self.token.kind != "=":
@@ -711,6 +735,12 @@ class Expressions(Cursor, ABC):
 
     def operator_help(self) -> Help | str | None:
         """For operators of other languages: two signs side by side that Linnet reads as two."""
+        if self.token.kind == "where" and self.peek().kind == "(":
+            return self.fix("select")
+        last = self.tokens[max(self.at - 2, 0) : self.at]
+        if [t.kind for t in last] in (["+", "+"], ["-", "-"]) and self.adjacent(self.at - 1):
+            sign = last[0].kind
+            return f"there is no `{sign}{sign}`: write `i = i {sign} 1`"
         if not self.adjacent(self.at):
             return None
         match self.tokens[self.at - 1].kind + self.token.kind:

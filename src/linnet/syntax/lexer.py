@@ -201,7 +201,10 @@ class _Lexer:
         if run.isspace():
             self.report_bad(start, end, "use plain spaces", " " * len(run))
             return end
-        self.report_bad(start, end, _ADVICE.get(char), None)
+        advice = _ADVICE.get(char)
+        if char == "@" and not self.text[:start].rpartition("\n")[2].strip():
+            advice = "there are no decorators: what is offered outside is declared with `entry`"
+        self.report_bad(start, end, advice, None)
         self.push(BAD, start, end)
         return end
 

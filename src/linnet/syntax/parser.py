@@ -323,7 +323,8 @@ class _Parser(Expressions):
             self.advance()
         name = self.name(f"the name of the `{word}`")
         generics = self.generics()
-        self.expect("(", f"and the parameters of `{name.text}`")
+        angles = "generics stand in `<...>`, as in `<N: Dim>`" if self.token.kind == "[" else None
+        self.expect("(", f"and the parameters of `{name.text}`", help=angles)
         params = tuple(p for p in self.comma_list(")", self.param) if p is not None)
         result = self.result()
         where = self.where()
@@ -338,7 +339,12 @@ class _Parser(Expressions):
     def param(self) -> tree.Param | None:
         """A parameter; None for `self`, which is reported."""
         if self.token.kind == "self":
-            self.report("there is no `self`: members are bare names", self.here(), help="remove it")
+            end = self.peek()
+            gone = self.between(self.token.start, end.start)
+            if end.kind == ",":
+                gone = self.between(self.token.start, self.peek(2).start)
+            help_fix = self.replace("remove it", gone, "")
+            self.report("there is no `self`: members are bare names", self.here(), help=help_fix)
             self.advance()
             return None
         name = self.name("the name of a parameter")
@@ -351,7 +357,7 @@ class _Parser(Expressions):
         return tree.Param(self.since(name.span.start), name, type, default)
 
     def result(self) -> tree.TypeExpr | None:
-        if self.token.kind in (":", "=>"):
+        if self.token.kind in (":", "=>") and not self.first_on_line(self.at + 1):
             self.mend("the result type follows `->`", "->")
         elif not self.take("->"):
             return None
@@ -369,13 +375,17 @@ class _Parser(Expressions):
         self.close, self.in_block = self.partner[self.at - 1], True
         members: list[tree.Member] = []
         methods: list[tree.Fn] = []
+        commas: list[Span] = []
         self.enter()
         while not self.at_block_end():
-            if not self.skip_semicolons():
+            if self.token.kind == "," and members:
+                commas.append(self.span(self.advance()))
+            elif not self.skip_semicolons():
                 self.attempt(lambda: self.member_or_method(members, methods))
         self.leave()
         self.close, self.in_block = -1, False
         self.end_braces(f"the block `{name.text}`", opened)
+        self.report_commas(commas, "the members of a block stand without commas")
         whole, docs = self.since(first.start), first.docs
         return tree.Block(
             whole, docs, public, name, generics, where, tuple(members), tuple(methods)
@@ -425,7 +435,9 @@ class _Parser(Expressions):
     # ------------------------------------------------------------ statements
 
     def body(self, what: str, *, returns: bool = False) -> tuple[tree.Stmt, ...]:
-        opened = self.expect("{", f"and the body of {what}")
+        braces = {":": "a body stands in `{ ... }`", "=": "a body stands in `{ return ... }`"}
+        help = braces.get(self.token.kind)
+        opened = self.expect("{", f"and the body of {what}", help=help)
         outer = self.close, self.boundary, self.returns
         self.close, self.boundary = self.partner[self.at - 1], self.statement_boundary
         self.returns = returns
@@ -517,7 +529,9 @@ class _Parser(Expressions):
         if self.token.kind == "==":
             self.mend(f"`{word}` binds with `=`; `==` compares", "=")
         else:
-            self.expect("=", f"and the value of the `{word}`")
+            help = "a tuple is taken apart in parentheses: `let (a, b) = ...`"
+            comma = help if self.token.kind == "," else None
+            self.expect("=", f"and the value of the `{word}`", help=comma)
 
     def annotation(self) -> tree.TypeExpr | None:
         if not self.take(":"):
@@ -567,7 +581,7 @@ class _Parser(Expressions):
         kind = token.kind
         if not self.first_on_line(self.at) and self.tokens[self.at - 1].kind not in ("{", "}"):
             what = f"an operator or a new statement, found {self.found()}"
-            raise self.fail(f"expected {what}", help=self.compare_help())
+            raise self.fail(f"expected {what}", help=self.elsewhere_help())
         if kind == RESERVED or kind == "extern":
             raise self.reserved_syntax()
         if kind in ("if", "match"):
@@ -575,6 +589,9 @@ class _Parser(Expressions):
             raise self.fail(f"`{kind}` is an expression, not a statement", help=help)
         if kind in MEMBER_WORDS and following.kind == NAME:
             raise self.fail(f"a `{kind}` stands in a block, not in a function")
+        if kind == "const" and following.kind == NAME:
+            self.mend("`const` cannot stand inside a function", "let")
+            return self.plain_let(token.start)
         if kind in FUNCTION_WORDS | TOP_WORDS | words("pub use module"):
             raise self.fail(f"`{kind}` cannot stand inside a function")
         if kind == NAME and following.kind == ":":
