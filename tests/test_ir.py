@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import linnet
+from linnet.diagnostics import LinnetError, PlanError
 from linnet.dims import Dim
 from linnet.ir import Program, load_program, parse_binding
 
@@ -258,3 +259,16 @@ def test_it_needs_no_array_library(tmp_path: Path) -> None:
         [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert done.stdout == "\n"
+
+
+def test_the_reference_takes_what_lower_gives(tmp_path: Path) -> None:
+    from linnet.reference import evaluate
+
+    file = tmp_path / "small.linnet"
+    file.write_text("module small\n\nentry twice(x: f32) -> f32 {\n    return 2.0 * x\n}\n")
+    program = load_program(file)
+    assert evaluate(program.lower(), None, [1.5]) == 3.0
+    with pytest.raises(PlanError, match=r"not Program: `load_program\(\.\.\.\)\.lower"):
+        evaluate(program, None, [1.5])  # type: ignore[arg-type]
+    with pytest.raises(LinnetError, match="no such file or directory"):
+        load_program(tmp_path / "missing")

@@ -75,6 +75,11 @@ def evaluate(
     (`inputs.flat_inputs`). Members and state are keyed by full path; state that is missing is
     zeros. With `checked` a runtime index outside its axis is a PlanError instead of being clamped.
     """
+    if not isinstance(program, Program):
+        raise PlanError(
+            f"evaluate takes a program as nodes, not {type(program).__name__}: "
+            "`load_program(...).lower(generics)` gives it"
+        )
     function = find_entry(program, entry)
     name = entry or program.main
     values = flat_inputs(function, inputs, name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, cast
 
-from linnet.diagnostics import Findings, Help, Label
+from linnet.diagnostics import Edit, Findings, Help, Label
 from linnet.source import Source, Span
 from linnet.syntax import tree
 from linnet.syntax.cursor import Unreadable
@@ -108,7 +108,7 @@ class _Parser(Expressions):
 
     def use(self) -> tree.Use:
         start = self.advance().start
-        path = self.module_path()
+        path = self.dotted(self.module_path())
         if self.token.kind == "{":
             help = self.replace("write `::{`", self.gap(), "::")
             raise self.expected("`::` before the names", help=help)
@@ -121,6 +121,18 @@ class _Parser(Expressions):
                 raise self.fail("there are no `*` imports", help="list the names: `{a, b}`")
             names = self.use_names() if self.take("{") else (self.single_use_name(),)
         return tree.Use(self.since(start), path, names)
+
+    def dotted(self, path: tree.Path) -> tree.Path:
+        """The whole path where its parts are separated by `::`, which is reported."""
+        parts, colons = list(path.parts), []
+        while self.token.kind == "::" and self.peek(2).kind == "::":
+            colons.append(self.span(self.advance()))
+            parts.append(self.name("a part of a module path"))
+        if not colons:
+            return path
+        help = Help("write `.`", tuple(Edit(at, ".") for at in colons), True)
+        self.report(_PARTS_TAKE_DOTS, colons[0], help=help)
+        return tree.Path(self.since(path.span.start), tuple(parts))
 
     def use_names(self) -> tuple[tree.UseName, ...]:
         start = self.tokens[self.at - 1].start
