@@ -355,3 +355,17 @@ def test_generating_does_not_cost_by_the_layers() -> None:
     generate(2)
     few, many = (calls(partial(generate, layers)) for layers in (2, 32))
     assert many <= 1.1 * few
+
+
+def test_sizes_that_are_none(tmp_path: Path) -> None:
+    file = tmp_path / "counts.linnet"
+    file.write_text(
+        "module counts\n\nfn counts<N: Dim>() -> Tensor[N; i64] {\n    return iota(N)\n}\n"
+    )
+    counts = lt.load_function(file, "counts")
+    assert counts(N=2).tolist() == [0, 1]
+    with pytest.raises(PlanError, match=r"named in a call of a function: counts\(\.\.\., N=8\)"):
+        counts(generics={"N": 2})
+    for wrong in (2.0, [2], True):
+        with pytest.raises(PlanError, match=r"counts: N is .*; a size is a whole number"):
+            counts(N=wrong)

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from numbers import Integral
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -396,6 +397,9 @@ class LinnetModule(nn.Module):
         if call is None:
             find_entry(self.program, name)
             raise AssertionError(name)
+        for size, given_as in (generics or {}).items():
+            if not isinstance(given_as, Integral) or isinstance(given_as, bool):
+                raise PlanError(f"{name}: {size} is {given_as!r}; a size is a whole number")
         tensors = self._inputs(name, call, inputs)
         # Shapes and dtypes settle the sizes; what was checked once needs no second look.
         key = (tuple((t.shape, t.dtype) for t in tensors), *(generics or {}).items())
@@ -618,6 +622,8 @@ class Function:
         return self.module.run_entry(self.name, inputs, generics)
 
     def __call__(self, *inputs: object, **generics: int) -> Any:
+        if isinstance(generics.get("generics"), Mapping):
+            raise PlanError(f"sizes are named in a call of a function: {self.name}(..., N=8)")
         return self.run(inputs, generics)
 
     def generated_source(self) -> str:
