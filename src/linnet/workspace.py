@@ -139,7 +139,7 @@ class Workspace:
     def file(self, path: str | Path) -> ModuleFile:
         """The module in a file, within its package."""
         path = real(path)
-        if path.suffix != SUFFIX and not self._is_file(path):
+        if not path.suffix and not self._is_file(path):
             raise LinnetError(f"{path}: no such file or directory")
         if path.suffix != SUFFIX:
             raise LinnetError(f"{path}: not a {SUFFIX} file")
