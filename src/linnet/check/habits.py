@@ -91,7 +91,11 @@ def name_help(name: tree.Name | tree.Ident, place: str) -> Help | None:
         return Help(
             "no Python module is known here; `std` has layers, the prelude `exp`, `max`, ..."
         )
-    return _call_help(text) if place == "call" else None
+    if place == "call":
+        return _call_help(text)
+    if place == "value" and len(text) == 1 and text.isupper():
+        return Help(f"a size is declared as a generic: `<{text}: Dim>`")
+    return None
 
 
 def _call_help(name: str) -> Help | None:
