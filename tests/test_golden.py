@@ -38,12 +38,14 @@ def run(suite: pytest.Pytester, *args: str) -> pytest.RunResult:
     return suite.runpytest_subprocess(*plugins, *args)
 
 
+@pytest.mark.slow
 def test_update_writes_what_the_next_run_reads(suite: pytest.Pytester) -> None:
     names = sorted(file.name for file in (suite.path / FOLDER).iterdir())
     assert names == ["one.txt", "test_many-1.txt", "test_many-2.txt"]
     run(suite).assert_outcomes(passed=4)
 
 
+@pytest.mark.slow
 def test_difference_and_missing_file_fail(suite: pytest.Pytester) -> None:
     (suite.path / FOLDER / "one.txt").write_text("other\n")
     (suite.path / FOLDER / "test_many-2.txt").unlink()
@@ -67,6 +69,7 @@ def test_unused_file_fails_the_whole_run_only(suite: pytest.Pytester, workers: l
     assert run(suite, *workers).ret == 0
 
 
+@pytest.mark.slow
 def test_golden_files_of_a_test_file_that_is_gone_fail(suite: pytest.Pytester) -> None:
     (suite.path / "tests/test_thing.py").unlink()
     (suite.path / "tests/test_other.py").write_text("def test_it():\n    pass\n")

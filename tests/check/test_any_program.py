@@ -26,7 +26,7 @@ TOKENS = [
 WORDS = sorted({t for tokens in TOKENS for t in tokens if not t.isspace()})
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.data())
 def test_mutations(data: st.DataObject) -> None:
     tokens = list(data.draw(st.sampled_from(TOKENS)))

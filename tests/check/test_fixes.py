@@ -89,6 +89,7 @@ def test_a_fix_fixes(text: str, finding: Diagnostic) -> None:
 PROGRAMS = {f"{f.stem}-{p}": p.files[""] for f in FILES for p in programs(f) if "" in p.files}
 
 
+@pytest.mark.slow
 def test_safe_fixes_end_and_break_nothing() -> None:
     changed = 0
     for text in PROGRAMS.values():

@@ -101,7 +101,10 @@ def test_small_package(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.parametrize(
     ("source", "rounds"),
-    [(LLAMA, 2), pytest.param(SEED, 25, marks=pytest.mark.slow)],
+    [
+        pytest.param(LLAMA, 4, marks=pytest.mark.slow),
+        pytest.param(SEED, 25, marks=pytest.mark.slow),
+    ],
     ids=["llama", "seed"],
 )
 def test_real_packages(source: Path, rounds: int) -> None:

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from linnet.cli import main
-
 Terminal = Callable[..., str]
 Golden = Callable[..., None]
 
@@ -98,8 +96,3 @@ def test_lint(terminal: Terminal, golden: Golden) -> None:
     }
     lines = ["good.linnet", "bad.linnet", ".", "--json bad.linnet", "absent.linnet"]
     golden(terminal(files, *(f"linnet lint {line}" for line in lines)))
-
-
-def test_our_own_sources_pass_lint(capsys: pytest.CaptureFixture[str]) -> None:
-    root = Path(__file__).parent.parent.parent / "src/linnet"
-    assert main(["lint", str(root / "std"), str(root / "zoo")]) == 0, capsys.readouterr().out

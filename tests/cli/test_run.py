@@ -52,7 +52,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder.mkdir()
     (folder / "nest.toml").write_text(CARD)
     (folder / "bindings.json").write_text(json.dumps(tiny.NAMES))
-    write_safetensors(folder / "model.safetensors", tiny.weights(10000.0))
+    write_safetensors(folder / "model.safetensors", tiny.weights())
     words = {f"w{i}": i for i in range(96)}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -97,6 +97,7 @@ def greedy(count: int) -> list[int]:
     return sequence[len(PROMPT) :]
 
 
+@pytest.mark.slow
 def test_the_answer_is_the_greedy_one(run: Run, original: Path) -> None:
     status, out, err = run(original, TEXT, "--max-new-tokens", 6)
     assert status == 0
@@ -227,7 +228,7 @@ def damaged(card: Path, how: str) -> None:
             header[name]["shape"] = header[name]["shape"][::-1]
             rewrite(header)
         case "missing" | "extra" | "wrong dtype":
-            arrays: dict[str, Any] = dict(tiny.weights(10000.0))
+            arrays: dict[str, Any] = dict(tiny.weights())
             if how == "missing":
                 del arrays[name]
             elif how == "extra":

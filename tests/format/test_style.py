@@ -10,7 +10,6 @@ import pytest
 import linnet
 from conftest import Golden
 from format.properties import formatted
-from linnet.syntax.format import format_text
 
 HERE = Path(__file__).parent
 SOURCES = HERE.parent.parent / "src/linnet"
@@ -22,14 +21,7 @@ def test_before_and_after(path: Path, golden: Golden) -> None:
     golden(formatted(path.read_text(encoding="utf-8")), name=path.name)
 
 
-def test_our_own_sources_are_formatted() -> None:
-    files = sorted(SOURCES.rglob("*.linnet"))
-    assert len(files) > 15
-    for path in files:
-        text = path.read_text(encoding="utf-8")
-        assert format_text(text)[0] == text, path
-
-
+@pytest.mark.slow
 def test_the_seed_gets_its_indentation_back(seed: Path) -> None:
     """Its lines are ours, but for generic arguments of a call, which it breaks at an operator."""
     for path in sorted((seed / "src").glob("*.linnet")):

@@ -135,6 +135,7 @@ async def test_every_request(tmp_path: Path) -> None:
         assert full.edit is not None
 
 
+@pytest.mark.slow
 @session
 async def test_a_file_typed_letter_by_letter(tmp_path: Path) -> None:
     """As fast as it goes; completion is asked for now and then; the end is what a check says."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import pytest
 from lsprotocol import types as lsp
 
 from .client import editor
@@ -73,6 +74,7 @@ async def test_diagnostics_follow_the_text(tmp_path: Path) -> None:
         assert await here.codes(wide) == []
 
 
+@pytest.mark.slow
 @session
 async def test_a_file_and_those_that_import_it(tmp_path: Path) -> None:
     uses = "module p\n\nuse crate.a::{{f}}\n\npub fn g(x: f32) -> f32 {{\n    return {}(x)\n}}\n"
@@ -100,6 +102,7 @@ async def test_a_file_and_those_that_import_it(tmp_path: Path) -> None:
         await here.until(lambda: not here.diagnostics[lib].diagnostics)
 
 
+@pytest.mark.slow
 @session
 async def test_a_broken_manifest(tmp_path: Path) -> None:
     root = package(tmp_path / "p", 'colour = "red"\n', lib=WRONG)
@@ -114,6 +117,7 @@ async def test_a_broken_manifest(tmp_path: Path) -> None:
         await here.until(lambda: here.diagnostics[lib].diagnostics)
 
 
+@pytest.mark.slow
 @session
 async def test_utf8_positions(tmp_path: Path) -> None:
     async with editor(encodings=["utf-8", "utf-16"]) as here:

@@ -20,11 +20,11 @@ from linnet.workspace import Workspace
 from .test_features import MODEL, SHAPES, package
 from .texts import LLAMA, SEED, SRC
 
-FILES = [
+FILES = [SRC / "std/random.linnet", LLAMA / "rope.linnet"]
+MORE_FILES = [
     *(path.resolve() for path in sorted(SEED.glob("*.linnet"))),
     LLAMA / "attention.linnet",
     *(SRC / "std/nn" / f"{name}.linnet" for name in ("attention", "cache", "conv", "norm", "moe")),
-    SRC / "std/random.linnet",
     SRC / "std/quant.linnet",
 ]
 
@@ -80,7 +80,11 @@ def test_parts_that_vanish(tmp_path: Path, seed: int) -> None:
         text = MODEL if len(text) < len(MODEL) // 2 else text
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+@pytest.mark.parametrize(
+    "path",
+    [*FILES, *(pytest.param(path, marks=pytest.mark.slow) for path in MORE_FILES)],
+    ids=lambda path: f"{path.parent.name}-{path.stem}",
+)
 def test_every_name_of_a_real_file(path: Path) -> None:
     """Each word that is a name means something, is found from its declaration, and is coloured."""
     project = Project()

@@ -18,7 +18,11 @@ TOLERANCE = {"rtol": 0, "atol": 1e-4}
 THETA = {"family": 10000.0, "seed": 1000000.0}
 
 
-@pytest.fixture(params=["family", pytest.param("seed", marks=pytest.mark.slow)])
+# transformers alone takes seconds to import
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(params=["family", "seed"])
 def source(request: pytest.FixtureRequest) -> tuple[str, Path]:
     if request.param == "family":
         return "family", tiny.FAMILY
@@ -46,7 +50,7 @@ def model(source: tuple[str, Path], backend: str, **sizes: int) -> Runner:
         _LOADED[key] = RUNNERS[backend](
             path,
             {**tiny.SIZES, **sizes},
-            weights=tiny.weights(THETA[kind]),
+            weights=tiny.weights(),
             bindings=tiny.NAMES,
         )
     runner = _LOADED[key]
@@ -242,7 +246,7 @@ def test_packed_training_entries(source: tuple[str, Path], backend: str) -> None
     loss = run("loss_packed", tokens, positions, segments, targets, weights)
     close(np.asarray(loss), np.asarray(-(weights * chosen).sum()))
     hidden = run("hidden_packed", tokens, positions, segments)
-    head = tiny.weights(THETA[source[0]])["lm_head.weight"]
+    head = tiny.weights()["lm_head.weight"]
     close(hidden @ head.T, logits)
 
 

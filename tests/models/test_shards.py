@@ -40,6 +40,7 @@ def test_the_family_splits() -> None:
     halves(tiny.FAMILY)
 
 
+@pytest.mark.slow
 def test_the_seed_splits(seed: Path) -> None:
     halves(seed)
 

@@ -30,7 +30,7 @@ NAMES = {
 
 @cache
 def mistral(theta: float) -> Any:
-    """transformers' Mistral of these sizes, weights drawn wide enough that heads matter."""
+    """transformers' Mistral of these sizes and `weights`."""
     import torch
     from transformers import MistralConfig, MistralForCausalLM
 
@@ -50,17 +50,39 @@ def mistral(theta: float) -> Any:
         attn_implementation="eager",
     )
     model = MistralForCausalLM(config).eval()
-    draw = torch.Generator().manual_seed(7)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            noise = torch.randn(parameter.shape, generator=draw)
-            parameter.copy_(1 + 0.1 * noise if name.endswith("norm.weight") else 0.2 * noise)
+    model.load_state_dict({name: torch.from_numpy(x) for name, x in weights().items()})
     return model
 
 
-def weights(theta: float) -> dict[str, np.ndarray]:
-    """The checkpoint of `mistral(theta)` under transformers' own names."""
-    return {k: v.detach().numpy() for k, v in mistral(theta).state_dict().items()}
+@cache
+def weights() -> dict[str, np.ndarray]:
+    """A checkpoint under transformers' own names, drawn wide enough that heads matter."""
+    vocab, h, inner = (int(SIZES[name]) for name in ("Vocab", "H", "Inner"))
+    kv = h // int(SIZES["Heads"]) * int(SIZES["KvHeads"])
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (vocab, h),
+        "model.norm.weight": (h,),
+        "lm_head.weight": (vocab, h),
+    }
+    for i in range(int(SIZES["Layers"])):
+        layer = f"model.layers.{i}"
+        shapes |= {
+            f"{layer}.input_layernorm.weight": (h,),
+            f"{layer}.post_attention_layernorm.weight": (h,),
+            f"{layer}.self_attn.q_proj.weight": (h, h),
+            f"{layer}.self_attn.k_proj.weight": (kv, h),
+            f"{layer}.self_attn.v_proj.weight": (kv, h),
+            f"{layer}.self_attn.o_proj.weight": (h, h),
+            f"{layer}.mlp.gate_proj.weight": (inner, h),
+            f"{layer}.mlp.up_proj.weight": (inner, h),
+            f"{layer}.mlp.down_proj.weight": (h, inner),
+        }
+    draw = np.random.default_rng(7)
+    noise = {name: draw.standard_normal(shape) for name, shape in shapes.items()}
+    return {
+        name: (1 + 0.1 * x if name.endswith("norm.weight") else 0.2 * x).astype(np.float32)
+        for name, x in noise.items()
+    }
 
 
 def logits(theta: float, tokens: np.ndarray) -> np.ndarray:

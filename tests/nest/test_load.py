@@ -22,17 +22,19 @@ def run(model: object, tokens: np.ndarray) -> np.ndarray:
         return np.asarray(model(torch.from_numpy(tokens)).numpy())  # type: ignore[operator]
 
 
+@pytest.mark.slow
 def test_the_seed_directory_loads_as_it_is(seed: Path) -> None:
     """Its own source and its 32 written-out layers of bindings, at tiny sizes."""
-    model = nest.load(seed, entries=["forward"], generics=SMALL, weights=tiny.weights(1e6))
+    model = nest.load(seed, entries=["forward"], generics=SMALL, weights=tiny.weights())
     tokens = tiny.tokens(21, 2, 7)
     wanted = tiny.logits(1e6, tokens)
     np.testing.assert_allclose(run(model, tokens), wanted, rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_card_of_the_family_with_its_constants() -> None:
     model = nest.load(
-        "mistral-7b-instruct-v0.3", entries=["forward"], generics=SMALL, weights=tiny.weights(1e6)
+        "mistral-7b-instruct-v0.3", entries=["forward"], generics=SMALL, weights=tiny.weights()
     )
     tokens = tiny.tokens(22, 1, 9)
     wanted = tiny.logits(1e6, tokens)
@@ -40,7 +42,7 @@ def test_a_card_of_the_family_with_its_constants() -> None:
 
 
 def test_fewer_layers_leave_the_rest_of_the_checkpoint_unread() -> None:
-    weights = tiny.weights(1e6)
+    weights = tiny.weights()
     shorter = {**SMALL, "Layers": 1}
     model = nest.load("mistral-7b-instruct-v0.3", generics=shorter, weights=weights)
     assert not any(".1." in name for name in model.state_dict())
@@ -52,7 +54,7 @@ def test_fewer_layers_leave_the_rest_of_the_checkpoint_unread() -> None:
 
 
 def test_a_tensor_beyond_every_array_is_still_refused() -> None:
-    weights = tiny.weights(1e6) | {"model.extra.weight": np.zeros(3, np.float32)}
+    weights = tiny.weights() | {"model.extra.weight": np.zeros(3, np.float32)}
     with pytest.raises(PlanError, match=r"model\.extra\.weight"):
         nest.load("mistral-7b-instruct-v0.3", generics=SMALL, weights=weights)
 

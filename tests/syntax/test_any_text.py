@@ -234,6 +234,6 @@ REPEATS = [
 def test_work_is_linear(repeat: str) -> None:
     """Eight times the text is about eight times the work: far from a quadratic parser's 64."""
     before = "module m\nfn f() {\nlet z = "
-    count = max(1, 300 // len(repeat))
+    count = max(1, 120 // len(repeat))
     small, large = (calls(partial(parse_text, before + repeat * n)) for n in (count, 8 * count))
     assert large < 12 * small
