@@ -272,3 +272,48 @@ def test_the_reference_takes_what_lower_gives(tmp_path: Path) -> None:
         evaluate(program, None, [1.5])  # type: ignore[arg-type]
     with pytest.raises(LinnetError, match="no such file or directory"):
         load_program(tmp_path / "missing")
+
+
+GAUGE = """module gauge
+
+block Part {
+    param bias: f32? = none
+
+    pub fn forward(x: f32) -> f32 {
+        return match bias { some(b) => x + b none => x }
+    }
+}
+
+pub block Gauge {
+    sub parts: [Part; 2]
+    sub last: Part? = none
+
+    entry forward(x: f32) -> f32 {
+        var y = x
+        static for part in parts {
+            y = part.forward(y)
+        }
+        return match last { some(p) => p.forward(y) none => y }
+    }
+}
+"""
+
+
+def test_an_optional_member_is_taken_or_refused(tmp_path: Path) -> None:
+    np = pytest.importorskip("numpy")
+    from linnet.reference import evaluate
+
+    (tmp_path / "gauge.linnet").write_text(GAUGE)
+    gauge = load_program(tmp_path / "gauge.linnet")
+    x = [np.float32(1)]
+    members = {"parts.0.bias": np.float32(2), "parts.1.bias": np.float32(3)}
+    assert evaluate(gauge.lower(), None, x) == 1
+    assert evaluate(gauge.lower(present=members), None, x, members) == 6
+    with pytest.raises(PlanError, match=r"forward is given parts.0.bias and 1 more, .*`present="):
+        evaluate(gauge.lower(), None, x, members)
+    below = {"last.bias": np.float32(4)}
+    with pytest.raises(PlanError, match=r"forward is given last.bias, an optional member that"):
+        evaluate(gauge.lower(present=members), None, x, {**members, **below})
+    assert evaluate(gauge.lower(present=below), None, x, below) == 5
+    with pytest.raises(PlanError, match=r"parts.0.bias is missing"):
+        evaluate(gauge.lower(present=["parts.1.bias"]), None, x, {"parts.1.bias": np.float32(3)})

@@ -7,7 +7,7 @@ as the language spells them. Nothing here needs an array library.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import islice
@@ -327,9 +327,12 @@ class Program:
         entries: Iterable[str] | None = None,
         main: str | None = None,
         numerics: str = "exact",
-        present: Callable[[str], bool] = lambda path: False,
+        present: Callable[[str], bool] | Collection[str] = (),
     ) -> core.Program:
-        """The program as nodes, its generics bound, after the passes where `optimize` asks so."""
+        """The program as nodes, its generics bound, after the passes where `optimize` asks so.
+
+        Optional members are there where `present`, the members by path or a predicate, has them.
+        """
         policy = policy_named(numerics)
         lowered = lower(
             self.analysis,

@@ -44,6 +44,7 @@ from linnet.core.ir import (
     ValueType,
     While,
     operands,
+    stands_for,
 )
 from linnet.core.rewrite import nodes_of
 from linnet.core.scalars import integer_range, wrap
@@ -82,6 +83,7 @@ def evaluate(
         )
     function = find_entry(program, entry)
     name = entry or program.main
+    _refuse_absent(program, name, members or {})
     values = flat_inputs(function, inputs, name)
     arrays = [
         _input(name, param.name, param.of, value)
@@ -135,6 +137,18 @@ def _input(entry: str, name: str, of: ValueType, value: object) -> Array:
 
 def _given(array: Array) -> Given:
     return tuple(array.shape), dtype_name(array.dtype) or str(array.dtype)
+
+
+def _refuse_absent(program: Program, entry: str, members: Mapping[str, object]) -> None:
+    """No member is given that the program was lowered without."""
+    given = [m for m in members if any(stands_for(path, m) for path in program.absent)]
+    if given:
+        more = f" and {len(given) - 1} more" if len(given) > 1 else ""
+        what = "an optional member" if len(given) == 1 else "optional members"
+        raise PlanError(
+            f"{entry} is given {given[0]}{more}, {what} that the program was lowered without: "
+            "lower it with `present=members`, or leave them out"
+        )
 
 
 class _Members:

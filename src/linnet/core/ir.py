@@ -11,6 +11,7 @@ what the products and the sum are kept in; its result has that dtype too.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -450,6 +451,12 @@ class ManifestEntry:
         return tuple(paths)
 
 
+def stands_for(path: str, given: str) -> bool:
+    """Whether `given` is, or lies below, the member of a path with `*` for positions."""
+    pattern = re.escape(path).replace(r"\*", "[0-9]+")
+    return re.match(rf"{pattern}(\.|$)", given) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class Manifest:
     root: str
@@ -469,3 +476,4 @@ class Program:
     manifest: Manifest
     generics: dict[str, int | str]
     main: str  # the entry that a direct call runs
+    absent: tuple[str, ...] = ()  # optional members, as in the manifest, that are not there

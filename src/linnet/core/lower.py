@@ -5,15 +5,15 @@ The dimensions of entries, methods and free functions stay symbolic; those of bl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 from linnet.check.analysis import Analysis, BlockInfo, Module
 from linnet.check.blocks import manifest, roots
 from linnet.core import expressions
 from linnet.core.body import Body, field_types, seen_outside
-from linnet.core.ir import Function, Manifest, ManifestEntry, OpId, Program
+from linnet.core.ir import Function, Manifest, ManifestEntry, OpId, Program, stands_for
 from linnet.core.values import (
     ABSENT,
     PLACEHOLDER,
@@ -214,12 +214,14 @@ def lower(
     *,
     root: str | None = None,
     generics: Generics | None = None,
-    present: Callable[[str], bool] = lambda path: False,
+    present: Callable[[str], bool] | Collection[str] = (),
     entries: Iterable[str] | None = None,
     main: str | None = None,
 ) -> Program:
     """Every entry of the root block (or `entries`), with its generics bound.
 
+    An optional member is there where `present` is true of its path (a `*` for each position of an
+    array), or has its path, or one below it, among its own.
     Raises PlanError for findings of the checker, an unknown or ambiguous root, generics that are
     unknown, unbound, of the wrong kind or break a where clause, and dimensions below zero.
     """
@@ -233,13 +235,21 @@ def lower(
     lowering = Lowering(analysis)
     args = tuple(bindings[g.name.text] for g in block.generics)
     bound = lowering.bound(BlockType(block, block.name.text, args), {})
-    presence = frozenset(p for p in lowering.optionals(info) if present(p))
+    optionals = tuple(lowering.optionals(info))
+    there = present if callable(present) else _among(present)
+    presence = frozenset(p for p in optionals if there(p))
     listed = bound_manifest(analysis, block, bindings)
     found: dict[str, Function] = {}
     available = [m for m in block.methods if m.kind == "entry"]
     for fn in _chosen(available, entries, block.name.text):
         found[fn.name.text] = _lower_entry(lowering, fn, info.module, bound, presence)
-    return _program(lowering, block.name.text, found, listed, bindings, main)
+    program = _program(lowering, block.name.text, found, listed, bindings, main)
+    return replace(program, absent=tuple(p for p in optionals if p not in presence))
+
+
+def _among(paths: Collection[str]) -> Callable[[str], bool]:
+    """Whether a member of this path, at some position of its arrays, is among the paths."""
+    return lambda path: any(stands_for(path, given) for given in paths)
 
 
 def _lower_free(
