@@ -127,6 +127,17 @@ class OptionalType:
         return f"{self.of}?"
 
 
+def values_within(type: Type) -> int:
+    """How many values a tuple holds, those of the tuples in it counted one by one."""
+    match type:
+        case TupleType(items):
+            return sum(map(values_within, items))
+        case OptionalType(of):
+            return values_within(of)
+        case _:
+            return 1
+
+
 # What a generic may be bound to: a dimension, the axes of a pack, a dtype.
 GenericValue = Dim | Shape | DType | DTypeVar
 Bindings = Mapping[str, GenericValue]

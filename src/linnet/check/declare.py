@@ -25,7 +25,7 @@ from linnet.check.scope import (
     refuse_repeats,
 )
 from linnet.diagnostics import Edit, Help
-from linnet.dims import Relation, RelationOp
+from linnet.dims import Dim, Relation, RelationOp
 from linnet.source import Span
 from linnet.syntax import tree
 from linnet.types import (
@@ -158,10 +158,12 @@ def _prove_clauses(
     of = (owner, scope.block)
     for clause in owner.where:
         if checking.divisors[clause]:
-            others = tuple(r for c, r in clauses if c is not clause)
-            scope.known = checking.known((*outer, *others), *of)
+            others = (*outer, *(r for c, r in clauses if c is not clause))
             for by, span in checking.divisors[clause]:
-                exprs.prove_divisor(scope, by, span)
+                near = tuple(r for r in others if r.names() <= by.names())
+                if not checking.known(near, *of).proves(Relation(">", by, Dim.of(0))):
+                    scope.known = checking.known(others, *of)
+                    exprs.prove_divisor(scope, by, span)
     scope.known = checking.known((*outer, *(r for _, r in clauses)), *of)
     for param in owner.generics:
         for by, span in checking.divisors.get(param, ()):

@@ -10,7 +10,7 @@ from linnet.check.scope import ClauseHelp, Scope
 from linnet.core import rules
 from linnet.core.rules import Broken, Obligation
 from linnet.diagnostics import Counterexample, Edit, Help, Label
-from linnet.dims import Dim, Refuted, Relation, Unproved, Verdict, suggest
+from linnet.dims import Dim, Refuted, Relation, Unproved, Verdict
 from linnet.source import Span
 from linnet.syntax import tree
 from linnet.types import (
@@ -195,7 +195,7 @@ def missing_clause(scope: Scope, verdict: Verdict, goal: Relation) -> Relation |
     """
     found = verdict.suggestions if isinstance(verdict, Unproved) else ()
     if isinstance(verdict, Refuted) and goal.names():
-        found = suggest(scope.known.facts, goal)
+        found = scope.known.suggestions(goal)
     # `N == 1` proves much and is rarely meant.
     clauses = [c for c in found if c.op != "==" or c.right.constant in (None, 0)]
     if not clauses or (isinstance(verdict, Refuted) and _same_size(clauses[0])):

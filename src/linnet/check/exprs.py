@@ -49,7 +49,7 @@ from linnet.check.scope import Scope, exported, suggestion
 from linnet.core import rules
 from linnet.core.rules import Broken, Obligation, Ruling
 from linnet.diagnostics import Edit, Help, Label
-from linnet.dims import Dim, Relation
+from linnet.dims import Dim, Relation, TooLarge
 from linnet.source import Span
 from linnet.syntax import tree
 from linnet.syntax.tokens import KEYWORDS, RESERVED_WORDS
@@ -75,10 +75,13 @@ from linnet.types import (
     scalar,
     shape_text,
     substitute,
+    values_within,
 )
 
 ARITHMETIC = {"+": "add", "-": "sub", "*": "mul", "/": "div", "%": "rem"}
 ORDER = frozenset(("<", "<=", ">", ">="))
+LARGEST_TUPLE = 1000  # values
+MISSPELT = 300  # unknown names of a run for which a near one is looked for
 BITWISE = {"|": "or", "^": "xor", "&": "and"}
 COMPARISON = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
 NOT_NAMES = KEYWORDS | RESERVED_WORDS  # the parser reports one that stands for a name
@@ -87,7 +90,11 @@ NOT_NAMES = KEYWORDS | RESERVED_WORDS  # the parser reports one that stands for 
 def infer(scope: Scope, e: tree.Expr, hint: Expected | None = None) -> Type:
     """The type of an expression, recorded; it may be contextual, and may be a block."""
     rule: Callable[[Scope, Any, Expected | None], Type] = _RULES[type(e)]
-    found = rule(scope, e, hint)
+    try:
+        found = rule(scope, e, hint)
+    except TooLarge as large:
+        scope.report("E2190", str(large), e)
+        found = UNKNOWN
     scope.analysis.types[e] = found
     if isinstance(found, IntConst):
         scope.analysis.dims[e] = found.value
@@ -257,7 +264,17 @@ def _tuple(scope: Scope, e: tree.Tuple, hint: Expected | None) -> Type:
     if hint is not None and isinstance(hint.type, TupleType):
         if len(hint.type.items) == len(e.items):
             hints = [Expected(t, hint.origin) for t in hint.type.items]
-    return TupleType(tuple(value(scope, x, h) for x, h in zip(e.items, hints, strict=True)))
+    found = TupleType(tuple(value(scope, x, h) for x, h in zip(e.items, hints, strict=True)))
+    return UNKNOWN if refuse_large(scope, found, e) else found
+
+
+def refuse_large(scope: Scope, tuple_: TupleType, at: tree.Syntax) -> bool:
+    """Whether a tuple, which may double with every line, holds too much; it is reported."""
+    if sum(map(values_within, tuple_.items)) <= LARGEST_TUPLE:
+        return False
+    message = f"a tuple of more than {LARGEST_TUPLE} values, those of the tuples in it included"
+    scope.report("E2190", message, at, help="a struct holds many values, each with a name")
+    return True
 
 
 def _shape(scope: Scope, e: tree.ShapeLit, hint: Expected | None) -> Type:
@@ -295,7 +312,9 @@ def unknown_name(
         names = [n for n in scope.visible() if n not in prelude.NAMES or n in prelude.PRELUDE]
     help = imports.that_brings(scope, name.text, place)
     known.add((places[0 if help is not None else 1], name.text))  # one `use` line mends them all
-    help = help or habits.name_help(name, place) or suggestion(name, names)
+    help = help or habits.name_help(name, place)
+    if help is None and len(known) < MISSPELT:
+        help = suggestion(name, names)
     scope.report("E1201", f"`{name.text}` is not defined here", name, help=help)
 
 

@@ -25,11 +25,8 @@ def that_brings(scope: Scope, name: str, place: str) -> Help | None:
     `place` says what may stand there: a `call`, a `type` or a `value`.
     """
     kinds = _KINDS[place]
-    homes = [
-        f
-        for f in _files(scope)
-        if any(name == n and kind in kinds for kind, n in _PUBLIC.findall(f.source.text))
-    ]
+    homes = [f for kind, f in _homes(scope).get(name, ()) if kind in kinds]
+    homes = [*dict.fromkeys(homes)]
     own = scope.module.file
     if len(homes) != 1 or homes[0] is own or name in scope.module.imports:
         return None
@@ -37,6 +34,18 @@ def that_brings(scope: Scope, name: str, place: str) -> Help | None:
     edit = _edit(scope.module.tree, path, name)
     safe = path.startswith("std.")
     return Help(f"import it: `use {path}::{{{name}}}`", (edit,) if edit else (), safe)
+
+
+def _homes(scope: Scope) -> dict[str, list[tuple[str, ModuleFile]]]:
+    """What each public name is declared as, and where, in the modules a file may import."""
+    package = scope.module.file.package
+    found = scope.checking.public.get(package)
+    if found is None:
+        found = scope.checking.public[package] = {}
+        for file in _files(scope):
+            for kind, name in _PUBLIC.findall(file.source.text):
+                found.setdefault(name, []).append((kind, file))
+    return found
 
 
 def _files(scope: Scope) -> Iterator[ModuleFile]:

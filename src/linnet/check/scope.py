@@ -26,6 +26,7 @@ from linnet.check.memo import Kept, Memo
 from linnet.diagnostics import Counterexample, Diagnostic, Edit, Findings, Help, Label
 from linnet.dims import (
     Dim,
+    Effort,
     Facts,
     Proved,
     Relation,
@@ -33,11 +34,12 @@ from linnet.dims import (
     Verdict,
     prove,
     proves,
+    suggest,
 )
 from linnet.source import Source, Span
 from linnet.syntax import tree
 from linnet.types import UNKNOWN, Axis, GenericValue, Type
-from linnet.workspace import ModuleFile, Workspace
+from linnet.workspace import ModuleFile, Package, Workspace
 
 Constant = bool | int | float
 
@@ -60,12 +62,24 @@ class ClauseHelp(Help):
 ASSUMED = 12  # missing clauses of one function taken for facts: each makes all proofs start anew
 
 
+# Spent on what is said of obligations that fail, in one run. A file in which hundreds fail has the
+# later ones reported without sizes and clauses, in good time.
+DOUBTS = 2_000_000
+
+
 class Known:
     """The facts of a scope, and what was already asked of them."""
 
-    __slots__ = ("_proved", "_verdicts", "clouded", "facts")
+    __slots__ = ("_proved", "_verdicts", "clouded", "doubts", "facts")
 
-    def __init__(self, relations: Iterable[Relation] = (), *, clouded: bool = False) -> None:
+    def __init__(
+        self,
+        relations: Iterable[Relation] = (),
+        *,
+        clouded: bool = False,
+        doubts: Effort | None = None,
+    ) -> None:
+        self.doubts = doubts or Effort(DOUBTS)
         self.facts = Facts.of(relations)
         self.clouded = clouded  # a clause could not be read, so nothing can be asked
         self._proved: dict[Relation, bool] = {}
@@ -79,7 +93,8 @@ class Known:
             return True
         known = self._proved.get(goal)
         if known is None:
-            known = self._proved[goal] = proves(self.facts, goal)
+            briefly = self.doubts.left < 0
+            known = self._proved[goal] = proves(self.facts, goal, briefly=briefly)
         return known
 
     def verdict(self, goal: Relation) -> Verdict:
@@ -88,8 +103,12 @@ class Known:
             return Proved()
         known = self._verdicts.get(goal)
         if known is None:
-            known = self._verdicts[goal] = prove(self.facts, goal)
+            known = self._verdicts[goal] = prove(self.facts, goal, self.doubts)
         return known
+
+    def suggestions(self, goal: Relation) -> tuple[Relation, ...]:
+        """Clauses that would make the goal provable."""
+        return suggest(self.facts, goal, self.doubts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +196,11 @@ class Checking:
     replaced: dict[str, tree.Const] = field(default_factory=dict[str, tree.Const])
 
     # Items and methods with a syntax error in their head: what uses them is silent.
+    # What each public name is declared as, and where, by the package that may import it.
+    public: dict[Package, dict[str, list[tuple[str, ModuleFile]]]] = field(
+        default_factory=dict[Package, dict[str, list[tuple[str, ModuleFile]]]]
+    )
+    doubts: Effort = field(default_factory=lambda: Effort(DOUBTS))
     assumed: dict[tree.Syntax, list[Relation]] = field(
         default_factory=dict[tree.Syntax, list[Relation]]
     )
@@ -229,7 +253,7 @@ class Checking:
         relations += tuple(r for each in of if each for r in self.assumed.get(each, ()))
         key = (clouded, relations)
         if key not in self._known:
-            self._known[key] = Known(relations, clouded=clouded)
+            self._known[key] = Known(relations, clouded=clouded, doubts=self.doubts)
         return self._known[key]
 
 
@@ -470,6 +494,7 @@ def refuse_repeats(scope: Scope, names: Iterable[tree.Ident], what: str) -> None
             seen[name.text] = name
 
 
+LONGEST = 64  # a name that is compared letter by letter
 NAMES = 500  # looked through for one that may have been meant
 
 
@@ -480,7 +505,15 @@ def similar(name: str, names: Iterable[str]) -> str | None:
     for n in pool:
         if _plain(n) == plain:
             return n
-    limit = 0 if len(plain) < 3 else 1 if len(plain) < 6 else 2 if len(plain) < 10 else 3
+    limit = (
+        0
+        if not 3 <= len(plain) <= LONGEST
+        else 1
+        if len(plain) < 6
+        else 2
+        if len(plain) < 10
+        else 3
+    )
     found: str | None = None
     for n in pool:
         if limit == 0:
@@ -518,11 +551,15 @@ def _distance(a: str, b: str, limit: int) -> int:
     row = list(range(len(b) + 1))
     for i, x in enumerate(a, 1):
         last, before, row = before, row, [i]
-        for j, y in enumerate(b, 1):
+        # Further from the diagonal than the limit, all are further apart than it.
+        row.extend([limit + 1] * min(len(b), max(0, i - limit - 1)))
+        for j in range(len(row), min(len(b), i + limit) + 1):
+            y = b[j - 1]
             best = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (x != y))
             if i > 1 and j > 1 and x == b[j - 2] and y == a[i - 2]:
                 best = min(best, last[j - 2] + 1)
             row.append(best)
+        row.extend([limit + 1] * (len(b) + 1 - len(row)))
         if min(row) > limit:
             return limit + 1
     return row[-1]

@@ -26,7 +26,7 @@ from linnet.check.expect import (
 )
 from linnet.check.scope import Checking, Scope, refuse_prelude, refuse_repeats
 from linnet.diagnostics import Edit, Help, Label
-from linnet.dims import Dim, Relation
+from linnet.dims import Dim, Relation, TooLarge
 from linnet.source import Span
 from linnet.syntax import tree
 from linnet.types import (
@@ -141,6 +141,13 @@ def statements(scope: Scope, body: Sequence[tree.Stmt], *, top: bool = False) ->
 
 
 def _statement(scope: Scope, s: tree.Stmt) -> None:
+    try:
+        _judge(scope, s)
+    except TooLarge as large:
+        scope.report("E2190", str(large), s)
+
+
+def _judge(scope: Scope, s: tree.Stmt) -> None:
     if isinstance(s, _SIMPLE) and not isinstance(s.value, tree.For):
         if not scope.checking.was_read(s):
             with scope.checking.silence(True):

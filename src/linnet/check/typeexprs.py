@@ -9,7 +9,7 @@ from linnet.check.analysis import GenericName, ItemName, Local, ModuleName, Prel
 from linnet.check.expect import always_negative, bare, text_of
 from linnet.check.scope import Scope, exported
 from linnet.diagnostics import Label
-from linnet.dims import Dim
+from linnet.dims import Dim, TooLarge
 from linnet.syntax import tree
 from linnet.types import (
     DTYPES,
@@ -40,7 +40,11 @@ DTYPE_KIND_NAMES = ("DType", "Numeric", "Integer", "Float")
 
 def resolve(scope: Scope, t: tree.TypeExpr, *, component: bool = False) -> Type:
     """The type that a type expression means; blocks are allowed only where `component`."""
-    found = _resolve(scope, t, component)
+    try:
+        found = _resolve(scope, t, component)
+    except TooLarge as large:
+        scope.report("E2190", str(large), t)
+        found = UNKNOWN
     if isinstance(found, (BlockType, BlockArray)) and not component:
         scope.report(
             "E1208",
@@ -69,7 +73,9 @@ def _resolve(scope: Scope, t: tree.TypeExpr, component: bool) -> Type:
             return TensorType(shape, dtype)
         case tree.TupleTypeExpr(items=parts):
             types = tuple(resolve(scope, p) for p in parts)
-            return UNKNOWN if any(isinstance(x, UnknownType) for x in types) else TupleType(types)
+            found = TupleType(types)
+            lost = any(isinstance(x, UnknownType) for x in types)
+            return UNKNOWN if lost or exprs.refuse_large(scope, found, t) else found
         case tree.OptionalTypeExpr(of=inner):
             of = resolve(scope, inner, component=component)
             if isinstance(of, BlockArray):

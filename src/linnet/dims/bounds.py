@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from linnet.dims.poly import UNIT, Mono, Poly, add, quotient, scaled, substitute
+from linnet.dims.poly import UNIT, Mono, Poly, quotient, substitute
 
 LARGEST = 2**40  # bounds beyond this are not kept
 
@@ -68,6 +68,11 @@ class Bounds:
             total += coefficient * bound
         return total
 
+    def _most(self, mono: Mono, coefficient: int) -> int | None:
+        """The upper bound of a term."""
+        bound = self._product_high(mono) if coefficient > 0 else self._product_low(mono)
+        return None if bound is None else coefficient * bound
+
     def _product_low(self, mono: Mono) -> int | None:
         total = 1
         for name in mono:
@@ -107,12 +112,18 @@ class Bounds:
 
     def narrow(self, p: Poly) -> None:
         """Bounds each variable of a polynomial that is at least 0 by the others' bounds."""
+        changes, most, total, unbounded = -1, dict[Mono, int | None](), 0, 0
         for mono, coefficient in p.items():
             if not mono:
                 continue
-            low = self.least(scaled(add(p, {mono: coefficient}, -1), -1))
-            if low is None:  # the other terms have no upper bound
+            if changes != self.changes:
+                changes, most = self.changes, {m: self._most(m, c) for m, c in p.items()}
+                total = sum(high for high in most.values() if high is not None)
+                unbounded = sum(high is None for high in most.values())
+            own = most[mono]
+            if unbounded > (own is None):  # the other terms have no upper bound
                 continue
+            low = (own or 0) - total
             if coefficient > 0:
                 self._narrow_below(mono, -(-low // coefficient))
             else:

@@ -13,8 +13,24 @@ from math import gcd
 from operator import attrgetter, eq, ge, gt, le, lt, ne
 from typing import Literal
 
+from linnet.diagnostics import LinnetError
+
+TERMS = 500  # products in one dimension; a few are what programs have
+KEY = 10_000  # characters of its text, which grows with operations within operations
+LARGEST = 2**256  # numbers in it
+
 AtomOp = Literal["name", "/", "%", "min", "max"]
 RelationOp = Literal["==", "!=", "<", "<=", ">", ">="]
+
+
+class TooLarge(LinnetError):
+    """A dimension that has more parts than can be computed with in good time."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"a size is too large to compute with: multiplied out it has over {TERMS} products, or"
+            " its numbers or the operations within each other are too many"
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -205,6 +221,8 @@ class Dim:
             return self
         if self.key == ONE.key or not right.terms:
             return right
+        if len(self.terms) * len(right.terms) > 4 * TERMS:
+            raise TooLarge
         return _collect(
             (a + b, m * n) for a, m in self.coefficients() for b, n in right.coefficients()
         )
@@ -335,7 +353,15 @@ def _collect(terms: Iterable[tuple[Monomial, int]]) -> Dim:
     shown = tuple(written[product] for product, _ in kept)
     if len(kept) > 1:
         kept.sort(key=_term_key)
-    return Dim(tuple(kept), shown)
+    return _bounded(Dim(tuple(kept), shown))
+
+
+def _bounded(dim: Dim) -> Dim:
+    if len(dim.terms) > TERMS or len(dim.key) > KEY:
+        raise TooLarge
+    if any(abs(coefficient) > LARGEST for _, coefficient in dim.terms):
+        raise TooLarge
+    return dim
 
 
 def _term_key(term: tuple[Monomial, int]) -> tuple[str, ...]:
@@ -353,7 +379,7 @@ def _of_name(name: str) -> Dim:
 
 
 def _apply(op: AtomOp, a: Dim, b: Dim) -> Dim:
-    return _of_atom(Atom(op, args=(a, b)))
+    return _bounded(_of_atom(Atom(op, args=(a, b))))
 
 
 def _of_atom(atom: Atom) -> Dim:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from linnet.dims.dim import Dim, Relation
+from linnet.dims.dim import Dim, Relation, TooLarge
 from linnet.dims.linear import Effort
 from linnet.dims.search import models
 from linnet.dims.system import EFFORT, System
@@ -43,6 +43,7 @@ class Memo:
     samples: tuple[dict[str, int], ...] | None = None
     positive: dict[Dim, bool] = field(default_factory=dict[Dim, bool])
     proved: dict[Relation, bool] = field(default_factory=dict[Relation, bool])
+    costs: dict[Relation, int] = field(default_factory=dict[Relation, int])  # of failed proofs
     answers: dict[Relation, Verdict] = field(default_factory=dict[Relation, Verdict])
     having: dict[str, list[int]] | None = None  # name: positions of the relations that have it
 
@@ -72,11 +73,14 @@ class Facts:
         memo = self.memo
         if memo.system is None:
             parent = memo.parent
-            if parent is None:
-                memo.system = System.of(self.relations)
-            else:
-                memo.system = parent.system.fork(Effort(EFFORT // 4))
-                memo.system.learn(self.relations[len(parent.relations) :])
+            try:
+                if parent is None:
+                    memo.system = System.of(self.relations)
+                else:
+                    memo.system = parent.system.fork(Effort(EFFORT // 4))
+                    memo.system.learn(self.relations[len(parent.relations) :])
+            except TooLarge:
+                memo.system = System()  # it knows less
         return memo.system
 
     @property

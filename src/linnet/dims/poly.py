@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from math import gcd
 
+from linnet.dims.dim import TooLarge
+
 Mono = tuple[str, ...]
 Poly = dict[Mono, int]
 Frozen = tuple[tuple[Mono, int], ...]
 
 UNIT: Mono = ()
+MOST = 4000  # products of terms formed in one multiplication
 
 
 def constant(value: int) -> Poly:
@@ -64,10 +67,14 @@ def mul(p: Poly, q: Poly) -> Poly:
     if len(q) == 1:
         [(mono, coefficient)] = q.items()
         return times(p, mono, coefficient)
+    if len(p) * len(q) > MOST:
+        raise TooLarge
     result: Poly = {}
     for mono, coefficient in q.items():
-        result = add(result, times(p, mono), coefficient)
-    return result
+        for other, weight in p.items():
+            product = join(other, mono)
+            result[product] = result.get(product, 0) + weight * coefficient
+    return {mono: coefficient for mono, coefficient in result.items() if coefficient}
 
 
 def join(a: Mono, b: Mono) -> Mono:
@@ -174,6 +181,8 @@ def substitute(p: Poly, values: Mapping[str, Poly]) -> Poly:
                 result[product] = total
             else:
                 del result[product]
+        if len(result) > MOST:
+            raise TooLarge
     return result
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 
-from linnet.dims.dim import Atom, Dim, Relation, RelationOp
+from linnet.dims.dim import Atom, Dim, Relation, RelationOp, TooLarge
 from linnet.dims.facts import Facts, Proved, Refuted, Unproved, Verdict
 from linnet.dims.linear import Effort
 from linnet.dims.poly import (
@@ -23,6 +24,9 @@ from linnet.dims.poly import (
 from linnet.dims.search import smallest
 from linnet.dims.system import EFFORT, System, natural, standard
 
+BRIEFLY = EFFORT // 60  # spent on a goal where many failed before
+FAILURE = 2000  # what it costs at least to say why a goal fails
+SAMPLES = 10_000  # and to find the first sizes that satisfy facts
 SUGGESTIONS = 3
 CLAUSES = 8  # tried as suggestions
 CASES = 24  # considered in one proof
@@ -33,21 +37,46 @@ MOST = 96  # facts used at once
 REMAINDERS = 4  # the largest divisor whose remainders are cases
 
 
-def prove(facts: Facts, goal: Relation) -> Verdict:
-    """Whether the goal holds wherever the facts do."""
+def prove(facts: Facts, goal: Relation, within: Effort | None = None) -> Verdict:
+    """Whether the goal holds wherever the facts do.
+
+    Once the effort `within` is spent, neither counterexamples nor suggestions are looked for.
+    """
     known = facts.memo.answers.get(goal)
     if known is None:
-        known = facts.memo.answers[goal] = _verdict(facts, goal)
+        known = _verdict(facts, goal, within)
+        if within is None or within.left > 0:
+            facts.memo.answers[goal] = known
     return known
 
 
-def proves(facts: Facts, goal: Relation) -> bool:
-    """Whether the goal can be shown to hold wherever the facts do; looks for no counterexample."""
+def proves(facts: Facts, goal: Relation, *, briefly: bool = False) -> bool:
+    """Whether the goal can be shown to hold wherever the facts do; looks for no counterexample.
+
+    Where it holds by itself, the facts are not worked into each other. `briefly` gives up soon.
+    """
     known = facts.memo.proved.get(goal)
     if known is None:
-        known = any(_proves(part, goal, Effort(EFFORT)) for part in _parts(facts, goal))
-        facts.memo.proved[goal] = known
+        if _positive_by_form(goal):
+            known = True
+        else:
+            known = False
+            for part in _parts(facts, goal):
+                effort = Effort(BRIEFLY if briefly else EFFORT)
+                with suppress(TooLarge):
+                    known = _proves(part, goal, effort)
+                if known:
+                    break
+                facts.memo.costs[goal] = facts.memo.costs.get(goal, 0) + EFFORT - effort.left
+        if known or not briefly:
+            facts.memo.proved[goal] = known
     return known
+
+
+def _positive_by_form(goal: Relation) -> bool:
+    if goal.op != ">" or goal.right.constant != 0 or goal.left.divisors():
+        return False
+    return natural(goal.left - 1)
 
 
 def _parts(facts: Facts, goal: Relation) -> Iterator[Facts]:
@@ -56,7 +85,7 @@ def _parts(facts: Facts, goal: Relation) -> Iterator[Facts]:
         yield facts
         return
     names = goal.names()
-    tried: set[int] = set()
+    tried: set[int] | None = None
     for _ in range(HOPS):
         touching = {i for name in names for i in facts.having.get(name, ())}
         near = {i for i in touching if facts.relations[i].names() <= names}
@@ -79,29 +108,38 @@ def contradictory(facts: Facts) -> bool:
     return not facts.samples and proves(facts, Relation("<", Dim.of(0), Dim.of(0)))
 
 
-def suggest(facts: Facts, goal: Relation) -> tuple[Relation, ...]:
+def suggest(facts: Facts, goal: Relation, within: Effort | None = None) -> tuple[Relation, ...]:
     """Clauses, simplest first, each of which is possible and would make the goal provable."""
     found: list[Relation] = []
-    if not facts.samples:
+    if (within is not None and within.left < 0) or not facts.samples:
         return ()
     effort = Effort(EFFORT // 2)
-    blocking = [d for d in goal.divisors() if not _positive(facts, d, effort)]
-    for clause in _clauses(facts, goal, blocking):
-        extended = facts.extend([clause])
-        if _proves(extended, goal, effort) and extended.samples:
-            found.append(clause)
-            if len(found) == SUGGESTIONS:
-                break
+    with suppress(TooLarge):  # what is found until then helps too
+        blocking = [d for d in goal.divisors() if not _positive(facts, d, effort)]
+        for clause in _clauses(facts, goal, blocking):
+            extended = facts.extend([clause])
+            if _proves(extended, goal, effort) and extended.samples:
+                found.append(clause)
+                if len(found) == SUGGESTIONS:
+                    break
+    if within is not None:
+        within.left -= EFFORT // 2 - effort.left
     return tuple(found)
 
 
-def _verdict(facts: Facts, goal: Relation) -> Verdict:
+def _verdict(facts: Facts, goal: Relation, within: Effort | None) -> Verdict:
+    if within is not None and within.left < 0:
+        return Proved() if proves(facts, goal, briefly=True) else Unproved(())
     if proves(facts, goal):
         return Proved()
-    sizes = smallest(facts.relations, goal)
+    if within is not None:
+        within.left -= facts.memo.costs.get(goal, 0) + FAILURE
+        if facts.memo.samples is None:
+            within.left -= SAMPLES
+    sizes = smallest(facts.relations, goal, within)
     if sizes is not None:
         return Refuted(sizes)
-    return Unproved(suggest(_bearing(facts, goal), goal))
+    return Unproved(suggest(_bearing(facts, goal), goal, within))
 
 
 def _proves(facts: Facts, goal: Relation, effort: Effort) -> bool:
@@ -118,7 +156,7 @@ def _proves(facts: Facts, goal: Relation, effort: Effort) -> bool:
     op, p = standard(goal.op, p)
     if _obvious(system, op, p) or _natural(goal):
         return True
-    if _sample(facts, goal):
+    if (facts.memo.samples is not None or effort.left > BRIEFLY) and _sample(facts, goal):
         return False
     return _by_cases(system, op, p)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import lcm
 
 from linnet.dims.dim import Dim, Relation
+from linnet.dims.linear import Effort
 
 Sizes = dict[str, int]
 
@@ -20,10 +21,13 @@ LEVELS = (
 STEPS = 1000  # sizes tried at each level
 SMALLER_STEPS = 3000  # sizes tried to find smaller ones than the first that do
 SAMPLE_STEPS = 400
+STEP = 10  # what one of them costs, in units of effort
 LARGE = 10**6  # constants beyond this are not tried as sizes
 
 
-def smallest(facts: Sequence[Relation], goal: Relation) -> Sizes | None:
+def smallest(
+    facts: Sequence[Relation], goal: Relation, effort: Effort | None = None
+) -> Sizes | None:
     """The smallest sizes that satisfy the facts and break the goal, free of division by zero.
 
     Those with the fewest zeros, then the smallest sum, then the first in order of names. They hold
@@ -35,6 +39,10 @@ def smallest(facts: Sequence[Relation], goal: Relation) -> Sizes | None:
         return None
     plan = _Plan.of([*near, goal.negated()], goal.names())
     for level in LEVELS:
+        if effort is not None:
+            effort.left -= STEPS * STEP
+            if effort.left < 0:
+                return None
         found = min(_walk(plan, level, STEPS), key=_size_key, default=None)
         if found is not None:
             return _smaller(plan, found)
@@ -168,11 +176,12 @@ def _order(relations: Sequence[Relation], wanted: frozenset[str]) -> tuple[str, 
             break
         early |= more
     rest = set(before)
+    ready = sorted(rest, key=lambda name: (name not in early, -count[name], name))
     chosen: list[str] = []
     while rest:
-        ready = sorted(rest, key=lambda name: (name not in early, -count[name], name))
-        name = next((n for n in ready if not before[n] & rest), ready[0])
+        name = next((n for n in ready if before[n].isdisjoint(rest)), ready[0])
         chosen.append(name)
+        ready.remove(name)
         rest.remove(name)
     return tuple(chosen)
 

@@ -14,6 +14,7 @@ by standing under a division bar.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
+from functools import lru_cache
 
 from linnet.dims.bounds import LARGEST, Bounds
 from linnet.dims.dim import Atom, Dim, Relation, RelationOp
@@ -170,10 +171,16 @@ class System:
             self._settle_signs()
             self._renew_inequalities()
             self._bound()
-            if self.absurd:
+            self.effort.left -= self._size() ** 2 // 50
+            if self.absurd or self.effort.left < 0:
                 return
             if not self.equalities and before == self._measure() and not self._settle_hard():
                 return
+
+    def _size(self) -> int:
+        """How much there is to work through, once."""
+        parts = sum(len(a) + len(b) for _, a, b in self.parts.values())
+        return parts + sum(map(len, self.at_least.values())) + sum(map(len, self.rules.values()))
 
     def _measure(self) -> tuple[object, ...]:
         return (
@@ -193,7 +200,9 @@ class System:
             term: Poly = {UNIT: coefficient}
             for atom in product:
                 term = mul(term, self._atom(atom))
-            result = add(result, term)
+            for mono, amount in term.items():
+                result[mono] = result.get(mono, 0) + amount
+        result = {mono: amount for mono, amount in result.items() if amount}
         return self.reduce(result)
 
     def _atom(self, atom: Atom) -> Poly:
@@ -279,6 +288,8 @@ class System:
             return None
         _, a, b = self.parts[inner[0]]
         b = self.reduce(b)
+        if len(b) * max(len(num), len(den)) > TERMS:
+            return None
         total = self.reduce(add(a, mul(b, add(num, variable(inner[0]), -1))))
         if not b or mentions(total, inner):
             return None
@@ -616,6 +627,7 @@ def standard(op: RelationOp, p: Poly) -> tuple[RelationOp, Poly]:
             return op, p
 
 
+@lru_cache(maxsize=4096)
 def natural(of: Dim | Atom) -> bool:
     """Whether it is at least 0 by its shape, given that its divisors are positive."""
     if isinstance(of, Dim):
