@@ -16,7 +16,8 @@ from typing import Literal
 from linnet.diagnostics import LinnetError
 
 TERMS = 500  # products in one dimension; a few are what programs have
-KEY = 10_000  # characters of its text, which grows with operations within operations
+KEY = 10_000  # characters of its text
+DEEPEST = 60  # operations within each other
 LARGEST = 2**256  # numbers in it
 
 AtomOp = Literal["name", "/", "%", "min", "max"]
@@ -45,9 +46,13 @@ class Atom:
     args: tuple[Dim, ...] = ()
     key: str = field(init=False, repr=False)
     """Text that two atoms share exactly when they are equal: cheap to hash, compare and order."""
+    depth: int = field(init=False, repr=False)
+    """How many operations stand within each other."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", self._make_key())
+        inner = (atom.depth for arg in self.args for atom in arg.atoms())
+        object.__setattr__(self, "depth", 1 + max(inner, default=0))
 
     def _make_key(self) -> str:
         if self.op == "name":
@@ -379,7 +384,10 @@ def _of_name(name: str) -> Dim:
 
 
 def _apply(op: AtomOp, a: Dim, b: Dim) -> Dim:
-    return _bounded(_of_atom(Atom(op, args=(a, b))))
+    atom = Atom(op, args=(a, b))
+    if atom.depth > DEEPEST:
+        raise TooLarge
+    return _bounded(_of_atom(atom))
 
 
 def _of_atom(atom: Atom) -> Dim:

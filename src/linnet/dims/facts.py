@@ -46,6 +46,7 @@ class Memo:
     costs: dict[Relation, int] = field(default_factory=dict[Relation, int])  # of failed proofs
     answers: dict[Relation, Verdict] = field(default_factory=dict[Relation, Verdict])
     having: dict[str, list[int]] | None = None  # name: positions of the relations that have it
+    groups: dict[str, int] | None = None  # name: the group of names that relations join it to
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,19 +101,29 @@ class Facts:
 
     def bearing(self, names: Iterable[str]) -> Facts:
         """The relations that share names with these, through others too."""
-        reached: set[int] = set(self.having[""])
-        waiting = [name for name in names if name in self.having]
-        known = set(waiting)
-        while waiting:
-            for i in self.having[waiting.pop()]:
-                if i not in reached:
-                    reached.add(i)
-                    new = self.relations[i].names() - known
-                    known |= new
-                    waiting.extend(new)
-        if len(reached) == len(self.relations):
+        groups = self._groups
+        wanted = {groups[name] for name in names if name in groups}
+        if wanted and len(wanted) == len({*groups.values()}):
             return self
-        return self.chosen(reached)
+        of_names = (
+            i for name, group in groups.items() if group in wanted for i in self.having[name]
+        )
+        return self.chosen({*self.having[""], *of_names})
+
+    @property
+    def _groups(self) -> dict[str, int]:
+        if self.memo.groups is None:
+            found: dict[str, int] = {}
+            for start in self.having:
+                waiting = [start] if start and start not in found else []
+                while waiting:
+                    name = waiting.pop()
+                    if name not in found:
+                        found[name] = self.having[start][0]
+                        for i in self.having[name]:
+                            waiting.extend(self.relations[i].names() - found.keys())
+            self.memo.groups = found
+        return self.memo.groups
 
     @property
     def samples(self) -> tuple[dict[str, int], ...]:
