@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from linnet.check import exprs, habits, imports, prelude, typeexprs
+from linnet.check import exprs, habits, imports, instances, prelude, typeexprs
 from linnet.check.analysis import (
     FnCall,
     GenericName,
@@ -324,6 +324,8 @@ def _function(
     uses = scope.index_uses
     errors = scope.findings.errors
     filling = _Filling(scope, e, fn.name.text, fn.generics, start)
+    if owner is not None and receiver is not None:
+        filling.instance = receiver, owner
     bindings = filling.bind(params, args, signature.result, hint)
     if bindings is None:
         return UNKNOWN
@@ -503,6 +505,7 @@ class _Filling:
     from_where: dict[str, tree.Expr] = field(default_factory=dict[str, tree.Expr])
     written: set[str] = field(default_factory=set[str])
     source: tree.Expr | None = None
+    instance: tuple[tree.Expr, BlockType] | None = None  # what a method is called on
 
     def bind(
         self,
@@ -553,6 +556,12 @@ class _Filling:
             if inferred:
                 origin = replace(expected.origin, inferred=tuple(inferred.values()))
                 expected = Expected(expected.type, origin)
+            elif self.instance is not None:
+                receiver, owner = self.instance
+                other = instances.with_dtype(scope, receiver, owner, param.type, t)
+                if other is not None:
+                    origin = replace(expected.origin, redeclare=other)
+                    expected = Expected(expected.type, origin)
             coerce(scope, arg, t, expected)
         ordered = [*(n for n in self.bound if n not in given), *given]
         return {n: self.bound[n] for n in ordered}

@@ -53,6 +53,7 @@ class Origin:
     label: str = ""
     other: str = "E2101"
     inferred: tuple[Label, ...] = ()  # what gave the sizes in it
+    redeclare: tuple[Help, Label] | None = None  # where a default gave its dtype
 
     @property
     def related(self) -> tuple[Label, ...]:
@@ -554,14 +555,21 @@ def report_mismatch(
         )
     # A fix for a part that is not written out here would be put around the whole.
     fix = mismatch.help if mismatch.found == part_type or not mismatch.code else None
+    related, help = origin.related, _shown_fix(part, fix)
+    if code == "E2103" and origin.redeclare is not None:
+        declared, default = origin.redeclare
+        related = (*related, default)
+        # The cast is seldom what is meant, but it may be.
+        cast = help.text if isinstance(help, Help) else help
+        help = replace(declared, text=f"{declared.text}; or {cast}" if cast else declared.text)
     scope.report(
         code,
         message,
         shown(part),
         label=f"this is {described(part_type)}",
-        related=origin.related,
+        related=related,
         notes=tuple(notes),
-        help=_shown_fix(part, fix),
+        help=help,
         counterexample=mismatch.counterexample,
     )
 
