@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from linnet.check import exprs, habits, imports, instances, prelude, typeexprs
 from linnet.check.analysis import (
@@ -44,6 +44,7 @@ from linnet.diagnostics import Edit, Help, Label
 from linnet.dims import Atom, Dim, Refuted, Relation
 from linnet.source import Span
 from linnet.syntax import tree
+from linnet.syntax.tokens import KEYWORDS, RESERVED_WORDS
 from linnet.types import (
     F64,
     I64,
@@ -90,20 +91,26 @@ def arrange(
     optional: Sequence[bool],
     *,
     noun: str = "parameter",
+    generics: Callable[[], str | None] = lambda: None,
 ) -> list[tree.Expr | None] | None:
-    """One expression for each parameter, None for a default; None after a report of E2102."""
+    """One expression for each parameter, None for a default; None after a report of E2102.
+
+    `generics` gives the help where what is too much may have been meant as a generic argument.
+    """
     out: list[tree.Expr | None] = [None] * len(names)
     takes = _takes(what, names, noun)
     for position, arg in enumerate(e.args):
         if arg.name is None:
             if position >= len(names):
                 message = f"`{what}` takes {_count(len(names))}, {len(e.args)} are given"
-                scope.report("E2102", message, arg, help=takes)
+                scope.report("E2102", message, arg, help=generics() or takes)
                 return None
             out[position] = arg.value
             continue
         if arg.name.text not in names:
-            help = suggestion(arg.name, names) or takes
+            if arg.name.text in RESERVED_WORDS | KEYWORDS:
+                return None  # reported as no name at all
+            help = suggestion(arg.name, names) or generics() or takes
             scope.report("E2102", f"`{what}` has no {noun} `{arg.name.text}`", arg.name, help=help)
             return None
         at = list(names).index(arg.name.text)
@@ -268,17 +275,27 @@ def _method_of(scope: Scope, e: tree.Call, callee: tree.Field, hint: Expected | 
             scope.report("E2107", f"{base.name} has no method `{name}`", callee.name, help=help)
         return abandon(scope, e)
     if not fn.public and info.block is not scope.block:
-        scope.report(
-            "E2107",
-            f"`{name}` is private to {base.name}",
-            callee.name,
-            related=(Label(fn.name.span, "declared here, without `pub`"),),
-            help=publish(scope, fn, f"write `pub {fn.kind} {name}` in {base.name}", info.module),
-        )
+        _private(scope, callee, base, fn, info.module)
         return abandon(scope, e)
     scope.analysis.symbols[callee] = scope.analysis.symbols[callee.name] = MethodName(fn)
     scope.touched.calls.append(Called(fn, f"{exprs.path_of(scope, callee.base)}.", e.span))
     return _function(scope, e, fn, info.module, base, callee.base, hint)
+
+
+def _private(scope: Scope, callee: tree.Field, base: BlockType, fn: tree.Fn, home: Module) -> None:
+    """The method is reported where a module first calls it: one `pub` makes all the calls right."""
+    if (scope.module, fn) in scope.checking.private:
+        return
+    if not scope.checking.silent:
+        scope.checking.private.add((scope.module, fn))
+    name = fn.name.text
+    scope.report(
+        "E2107",
+        f"`{name}` is private to {base.name}",
+        callee.name,
+        related=(Label(fn.name.span, "declared here, without `pub`"),),
+        help=publish(scope, fn, f"write `pub {fn.kind} {name}` in {base.name}", home),
+    )
 
 
 def _plain_method(scope: Scope, e: tree.Call, callee: tree.Field, base: Type) -> Type:
@@ -312,10 +329,13 @@ def _function(
         return abandon(scope, e)
     names = [name for name, _ in signature.params]
     optional = [p.default is not None for p in fn.params]
-    args = arrange(scope, e, fn.name.text, names, optional)
+    start = typeexprs.bindings_of(owner) if owner is not None else {}
+    filling = _Filling(scope, e, fn.name.text, fn.generics, start)
+    types = [type for _, type in signature.params]
+    meant = partial(filling.meant_as_generics, types)
+    args = arrange(scope, e, fn.name.text, names, optional, generics=meant)
     if args is None:
         return abandon(scope, e)
-    start = typeexprs.bindings_of(owner) if owner is not None else {}
     positional = sum(a.name is None for a in e.args)
     params = [
         Parameter(name, type, decl.span, decl.default is not None, i if i <= positional else 0)
@@ -323,7 +343,6 @@ def _function(
     ]
     uses = scope.index_uses
     errors = scope.findings.errors
-    filling = _Filling(scope, e, fn.name.text, fn.generics, start)
     if owner is not None and receiver is not None:
         filling.instance = receiver, owner
     bindings = filling.bind(params, args, signature.result, hint)
@@ -537,10 +556,11 @@ class _Filling:
         self._literals(params, found)
         self._defaults()
         if self.open:
-            self._give_up(args, found, report=not unknown and not self._misfit(params, args, found))
+            report = not unknown and not self._misfit(params, args, found)
+            self._give_up(params, args, found, report=report)
             return None
         if not self._kinds():
-            self._give_up(args, found, report=False)
+            self._give_up(params, args, found, report=False)
             return None
         reported: set[str] = set()
         for param, arg, t in zip(params, args, found, strict=True):
@@ -617,6 +637,44 @@ class _Filling:
                 self._unify(param.type, t)
         self._solve_later()
         return found
+
+    def meant_as_generics(self, params: Sequence[Type]) -> str | None:
+        """How the generics that no argument tells are written, for a call with too many arguments;
+        None where there are none."""
+        told = frozenset[str]().union(*(generic_names(type) for type in params))
+        untold = [
+            g for g in self.generics if g.name.text not in told and not g.pack and g.default is None
+        ]
+        if not untold:
+            return None
+        given = [a.value for a in self.call.args if a.name is None]
+        found = [exprs.infer(self.scope, arg) for arg in given[: len(params)]]
+        extra = [*(self.call.generics or ()), *given[len(params) :]]
+        extra += [a.value for a in self.call.args if a.name is not None]
+        listed = ", ".join(f"`{g.name.text}`" for g in untold)
+        are = "is a generic" if len(untold) == 1 else "are generics"
+        written = self._as_meant(params, found, untold, extra)
+        inner = ", ".join(text_of(arg) for arg in given[: len(params)])
+        return f"{listed} {are}: write `{self.what}{written}({inner})`"
+
+    def _as_meant(
+        self,
+        params: Sequence[Type],
+        found: Sequence[Type | None],
+        untold: Sequence[tree.GenericParam],
+        values: Sequence[tree.Expr],
+    ) -> str:
+        """All generics in order: those that the arguments tell, and these values for the rest."""
+        fresh = _Filling(self.scope, self.call, self.what, self.generics, {})
+        fresh.open = {g.name.text for g in self.generics}
+        for param, t in zip(params, found, strict=False):
+            if t is not None:
+                fresh._unify(param, t)
+        texts = {name: generic_text(value) for name, value in fresh.bound.items()}
+        if len(values) <= len(untold):
+            texts |= {g.name.text: text_of(e) for g, e in zip(untold, values, strict=False)}
+        names = [g.name.text for g in self.generics]
+        return f"<{', '.join(texts.get(name, name) for name in names)}>"
 
     # ------------------------------------------------------------ unification
 
@@ -783,6 +841,7 @@ class _Filling:
 
     def _give_up(
         self,
+        params: Sequence[Parameter],
         args: Sequence[tree.Expr | None],
         found: Sequence[Type | None],
         *,
@@ -806,11 +865,19 @@ class _Filling:
         # The missing ones have the callee's names, which may mean something here too.
         known = all(isinstance(self.scope.lookup(g.name.text), GenericName) for g in missing)
         edits = (Edit(at, written),) if known and not self.call.generics else ()
+        notes: tuple[str, ...] = ()
+        if given := self.call.generics:
+            names = [f"`{g.name.text}`" for g in self.generics]
+            filled = ", ".join(names[: len(given)])
+            notes = (f"generic arguments are taken in order, {', '.join(names)}: here {filled}",)
+            if len(given) == len(missing) or all(e.span.text.isdigit() for e in given):
+                written = self._as_meant([p.type for p in params], found, missing, given)
         self.scope.report(
             "E2110",
             f"nothing here tells {listed} of `{self.what}`",
             self.call,
             related=(Label(missing[0].span, "declared here"),),
+            notes=notes,
             help=Help(f"write the generics out: `{self.what}{written}(...)`", edits),
         )
 

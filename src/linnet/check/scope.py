@@ -212,6 +212,7 @@ class Checking:
     )  # blocks, files: names are lost
     broken: set[tree.Syntax] = field(default_factory=set[tree.Syntax])
     clouded: set[tree.Syntax] = field(default_factory=set[tree.Syntax])
+    private: set[tuple[Module, tree.Fn]] = field(default_factory=set[tuple[Module, tree.Fn]])
     unknown_names: set[tuple[object, str]] = field(default_factory=set[tuple[object, str]])
     _known: dict[tuple[object, ...], Known] = field(default_factory=dict[tuple[object, ...], Known])
 

@@ -76,8 +76,22 @@ def function(checking: Checking, signature: Signature) -> None:
 
 
 def _body(scope: Scope, fn: tree.Fn, result: Type | None) -> None:
-    statements(scope, fn.body, top=True)
     last = fn.body[-1] if fn.body else None
+    if result is not None and isinstance(last, tree.For) and _yields(last):
+        statements(scope, fn.body[:-1], top=True)
+        scope.report(
+            "E2124",
+            "this `for` is no value: nothing takes what its turns yield",
+            shown(last),
+            help=Help(
+                f"write `return {text_of(last)} {{ ... }}`",
+                (Edit(_before(last), "return "),),
+                safe=True,
+            ),
+        )
+        _return(scope, tree.Return(last.span, last))
+        return
+    statements(scope, fn.body, top=True)
     if result is not None and not isinstance(last, tree.Return):
         if any(isinstance(s, tree.Return) for s in fn.body) or scope.checking.lost_in(fn):
             return  # reported where it stands
@@ -100,6 +114,14 @@ def _body(scope: Scope, fn: tree.Fn, result: Type | None) -> None:
             related=(Label(fn.result.span, f"it declares the result {described(result)}"),),
             help=help,
         )
+
+
+def _yields(loop: tree.For) -> bool:
+    return not loop.static and bool(loop.body) and isinstance(loop.body[-1], tree.Yield)
+
+
+def _before(node: tree.Syntax) -> Span:
+    return Span(node.span.source, node.span.start, node.span.start)
 
 
 def _last_bound(scope: Scope, last: tree.Stmt | None, result: Type) -> str | None:
@@ -129,7 +151,7 @@ def statements(scope: Scope, body: Sequence[tree.Stmt], *, top: bool = False) ->
                     s,
                     help="assign a `var` in the loop and return it after the loop",
                 )
-            elif i + 1 < len(body):
+            elif i + 1 < len(body) and not _lost_before(scope, s):
                 scope.report(
                     "E2120",
                     "`return` is not the last statement",
@@ -138,6 +160,11 @@ def statements(scope: Scope, body: Sequence[tree.Stmt], *, top: bool = False) ->
                 )
         else:
             _statement(scope, s)
+
+
+def _lost_before(scope: Scope, s: tree.Stmt) -> bool:
+    """Whether what could not be read may hold this statement: an `if` with statements in it."""
+    return scope.fn is not None and scope.checking.lost_in(scope.fn, s.span.start)
 
 
 def _statement(scope: Scope, s: tree.Stmt) -> None:

@@ -44,7 +44,7 @@ class Expressions(Cursor, ABC):
     """Reads each form with one method; what the method returns is whole, and just read."""
 
     @abstractmethod
-    def body(self, what: str) -> tuple[tree.Stmt, ...]:
+    def body(self, what: str, *, yields: bool = False) -> tuple[tree.Stmt, ...]:
         """The statements of a loop used as a value, in their braces."""
 
     # ------------------------------------------------------------ patterns
@@ -286,7 +286,8 @@ class Expressions(Cursor, ABC):
         """An `if` or `match`, which as an operand needs parentheses, or a `for`."""
         word = self.token.text
         if word == "for":
-            return self.for_(self.token.start, static=False)  # the checker knows where it may stand
+            # The checker knows where it may stand.
+            return self.for_(self.token.start, static=False, yields=True)
         value = self.if_() if word == "if" else self.match_()
         if is_operand or self.token.kind in BINDING:
             start, end = value.span.start, value.span.end
@@ -459,7 +460,7 @@ class Expressions(Cursor, ABC):
     def index_name(self) -> tree.Ident | tree.PackRef:
         return self.pack() if self.token.kind == "*" else self.name("the name of an index")
 
-    def for_(self, start: int, *, static: bool) -> tree.For:
+    def for_(self, start: int, *, static: bool, yields: bool = False) -> tree.For:
         """A loop from its `for` on; as a value it is as high as what stands in it."""
         outer, self.deepest = self.deepest, self.depth
         self.expect("for", "after `static`")
@@ -472,7 +473,7 @@ class Expressions(Cursor, ABC):
             raise self.fail("a range is written `a..b` and ends before `b`", help=help)
         if self.take(".."):
             stop = self.arith()
-        body = self.body("`static for`" if static else "`for`")
+        body = self.body("`static for`" if static else "`for`", yields=yields)
         height = self.deepest - self.depth
         self.deepest = max(outer, self.deepest)
         self.grow(height + 1)
@@ -722,7 +723,7 @@ class Expressions(Cursor, ABC):
         if token.kind == "static":
             help = self.fix("for", self.between(token.start, self.token.end))
             self.report("a `static for` has no value", self.span(token), code="E2124", help=help)
-            return self.for_(self.token.start, static=False)
+            return self.for_(self.token.start, static=False, yields=True)
         help_text = "bind the loop: `let ys = for i in 0..n { yield ... }`"
         self.report("`yield` is not a value", self.span(token), code="E2124", help=help_text)
         self.enter()

@@ -47,6 +47,8 @@ def parse_text(text: str, name: str = "<text>") -> tuple[tree.File, Findings]:
 
 class _Parser(Expressions):
     returns = False  # the body at hand ends in `return`
+    yields = False  # it ends in `yield`
+    lost_if = False  # an `if` with statements in it was reported in this function
 
     # ------------------------------------------------------------ file
 
@@ -340,6 +342,7 @@ class _Parser(Expressions):
         params = tuple(p for p in self.comma_list(")", self.param) if p is not None)
         result = self.result()
         where = self.where()
+        self.lost_if = False
         body = self.body(f"`{name.text}`", returns=result is not None)
         end = self.between(max(self.last_end - 1, first.start), self.last_end)
         kind = cast(Literal["fn", "op", "entry"], word)
@@ -446,13 +449,15 @@ class _Parser(Expressions):
 
     # ------------------------------------------------------------ statements
 
-    def body(self, what: str, *, returns: bool = False) -> tuple[tree.Stmt, ...]:
+    def body(
+        self, what: str, *, returns: bool = False, yields: bool = False
+    ) -> tuple[tree.Stmt, ...]:
         braces = {":": "a body stands in `{ ... }`", "=": "a body stands in `{ return ... }`"}
         help = braces.get(self.token.kind)
         opened = self.expect("{", f"and the body of {what}", help=help)
-        outer = self.close, self.boundary, self.returns
+        outer = self.close, self.boundary, self.returns, self.yields
         self.close, self.boundary = self.partner[self.at - 1], self.statement_boundary
-        self.returns = returns
+        self.returns, self.yields = returns, yields
         statements: list[tree.Stmt] = []
         self.enter()
         while not self.at_end():
@@ -460,7 +465,7 @@ class _Parser(Expressions):
                 statement = self.attempt(self.statement)
                 statements.extend(() if statement is None else (statement,))
         self.leave()
-        self.close, self.boundary, self.returns = outer
+        self.close, self.boundary, self.returns, self.yields = outer
         self.end_braces(f"the body of {what}", opened)
         return tuple(statements)
 
@@ -588,7 +593,7 @@ class _Parser(Expressions):
 
     # ------------------------------------------------------------ what is no statement
 
-    def other_statement(self) -> tree.Let | tree.Return | None:
+    def other_statement(self) -> tree.Let | tree.Return | tree.Yield | None:
         token, following, after = self.token, self.peek(), self.peek(2)
         kind = token.kind
         if not self.first_on_line(self.at) and self.tokens[self.at - 1].kind not in ("{", "}"):
@@ -596,8 +601,11 @@ class _Parser(Expressions):
             raise self.fail(f"expected {what}", help=self.elsewhere_help())
         if kind == RESERVED or kind == "extern":
             raise self.reserved_syntax()
+        if kind == "else" and self.lost_if:
+            self.failed_at = self.at  # reported with its `if`
         if kind in ("if", "match"):
-            help = f"bind or return its value: `let x = {kind} ...`"
+            self.lost_if = self.lost_if or kind == "if"
+            help = self.choice_help() or f"bind or return its value: `let x = {kind} ...`"
             raise self.fail(f"`{kind}` is an expression, not a statement", help=help)
         if kind in MEMBER_WORDS and following.kind == NAME:
             raise self.fail(f"a `{kind}` stands in a block, not in a function")
@@ -622,6 +630,22 @@ class _Parser(Expressions):
             "a statement (`let`, `var`, `return`, `for`, `while`, `yield`, `x = ..`)"
         )
 
+    def choice_help(self) -> str | None:
+        """How the value of an `if` with a statement in it is given, which may be no Linnet."""
+        at = self.at + 1
+        while self.tokens[at].kind not in ("{", ":", "}", END) and not self.first_on_line(at):
+            at += 1
+        condition = self.between(self.peek().start, self.tokens[at].start).text.strip()
+        if self.tokens[at].kind not in ("{", ":") or len(condition) > 40:
+            return None
+        first, second = self.tokens[at + 1], self.tokens[min(at + 2, len(self.tokens) - 1)]
+        if first.kind == "return":
+            return f"return the choice: `return if {condition} {{ ... }} else {{ ... }}`"
+        if first.kind == NAME and second.kind == "=":
+            name = first.text
+            return f"assign the choice: `{name} = if {condition} {{ ... }} else {{ {name} }}`"
+        return None
+
     def operator_assignment(self, name: str, operator: Token, equals: Token) -> None:
         at = self.between(operator.start, equals.end)
         help = self.replace("write it out", at, f"= {name} {operator.text}")
@@ -629,8 +653,8 @@ class _Parser(Expressions):
         self.move(self.at + 3)
         self.value()
 
-    def expression_statement(self) -> tree.Return | None:
-        """None, or a `return` for the last value of a function that has a result."""
+    def expression_statement(self) -> tree.Return | tree.Yield | None:
+        """None, or a `return` or `yield` for the last value of a body that ends in one."""
         value = self.expr()
         at = value.span
         if self.returns and self.token.kind == "}" and self.at_end():
@@ -638,6 +662,12 @@ class _Parser(Expressions):
             help = self.replace(f"write `return {_short(at)}`", before, "return ")
             self.report("a value is returned by `return`", at, help=help)
             return tree.Return(at, value)
+        if self.yields and self.token.kind == "}" and self.at_end():
+            before = self.between(at.start, at.start)
+            help = self.replace(f"write `yield {_short(at)}`", before, "yield ")
+            message = "the value of a `for` is what its turns `yield`"
+            self.report(message, at, code="E2124", help=help)
+            return tree.Yield(at, value)
         if self.token.kind in ("=", "=="):
             what = f"`{at.text}`" if len(at.text) <= 40 else "this"
             if isinstance(value, tree.Index):
