@@ -49,8 +49,8 @@ from linnet.core.ir import (
 from linnet.core.ranges import Range, Ranges, unclamped
 from linnet.core.rules import Broken, Obligation
 from linnet.core.scalars import bits_of, integer_range, round_float, wrap
-from linnet.diagnostics import InternalError
-from linnet.dims import Dim, Facts, Relation, proves
+from linnet.diagnostics import InternalError, PlanError
+from linnet.dims import Dim, Facts, Relation, contradictory, proves
 from linnet.source import Span
 from linnet.types import BOOL, DType
 
@@ -341,7 +341,7 @@ class Builder:
                 raise InternalError("build", f"{type(node).__name__}: {why} ({code})")
             case (type_, obligations):
                 for obligation in obligations:
-                    _refuse(node, obligation)
+                    _refuse(node, obligation, self.facts)
         # The only place where a node changes: its rule has just said what its type is.
         object.__setattr__(node, "type", type_)
         self._nodes[key] = node
@@ -358,11 +358,14 @@ class Builder:
         return proves(self.facts, Relation("==", a, b))
 
 
-def _refuse(node: Node, obligation: Obligation) -> None:
-    """Constants settle an obligation at once; a false one is our bug."""
+def _refuse(node: Node, obligation: Obligation, facts: Facts) -> None:
+    """Constants settle an obligation at once; a false one is our bug, if the facts are possible."""
     goal = obligation.goal
     known = goal.left.constant is not None and goal.right.constant is not None
     if known and not goal.holds({}):
+        if contradictory(facts):
+            clauses = ", ".join(map(str, facts.relations))
+            raise PlanError(f"no sizes satisfy `where {clauses}`, so nothing here can run")
         raise InternalError("build", f"{type(node).__name__}: not {goal} ({obligation.code})")
 
 
