@@ -26,10 +26,11 @@ from linnet.core.ir import (
     functions_of,
 )
 from linnet.core.rewrite import nodes_of
+from linnet.core.scalars import integer_range
 from linnet.diagnostics import PlanError
 from linnet.dims import Atom, Dim, Relation
 from linnet.source import Span
-from linnet.types import NoneType, StructType, TensorType, TupleType, Type
+from linnet.types import BOOL, DType, NoneType, StructType, TensorType, TupleType, Type
 
 Given = tuple[tuple[int, ...], str]
 """The shape of an input and the name of its dtype."""
@@ -85,12 +86,13 @@ class _Binding:
         self.function = function
         self.name = name
         self.params = [(p, _tensor(p)) for p in function.values]
+        self.paths = dict(zip(function.values, leaf_paths(function), strict=True))
         self.sizes: dict[str, int] = {}
         self.origin: dict[str, str] = {}  # where a size came from
 
     def check_arguments(self, inputs: Sequence[Given]) -> None:
         if len(inputs) != len(self.params):
-            named = ", ".join(f"{p.name}: {type}" for p, type in self.params)
+            named = ", ".join(f"{self.paths[p]}: {type}" for p, type in self.params)
             expected = f"{_count(len(self.params), 'input')} ({named})" if named else "no inputs"
             raise PlanError(f"{self.name} takes {expected}, not {len(inputs)}")
         for (param, type), (shape, dtype) in zip(self.params, inputs, strict=True):
@@ -129,7 +131,7 @@ class _Binding:
             alone = _name_of(axis)
             if alone is not None and alone not in self.sizes:
                 self.sizes[alone] = size
-                self.origin[alone] = f"axis {i} of {param.name}"
+                self.origin[alone] = f"axis {i} of {self.paths[param]}"
         found = True
         while found:
             found = False
@@ -162,7 +164,7 @@ class _Binding:
             why = "not a whole number" if over else "negative"
             self._refuse(param, f"has {size} on axis {i}, expected {axis}: {name} would be {why}")
         self.sizes[name] = value
-        self.origin[name] = f"axis {i} of {param.name}"
+        self.origin[name] = f"axis {i} of {self.paths[param]}"
         return True
 
     def check_shapes(self, inputs: Sequence[Given]) -> None:
@@ -220,7 +222,7 @@ class _Binding:
         )
 
     def _refuse(self, param: Param, found: str, fix: str = "") -> None:
-        raise PlanError(f"{self.name}: {param.name} {found}" + (f"; {fix}" if fix else ""))
+        raise PlanError(f"{self.name}: {self.paths[param]} {found}" + (f"; {fix}" if fix else ""))
 
 
 def _count(number: int, one: str, many: str = "") -> str:
@@ -372,6 +374,11 @@ def _by_name(
 
 def _spread(where: str, type: object, value: object, leaves: list[object]) -> None:
     match type:
+        case NoneType():
+            if value is not None:
+                raise PlanError(f"{where} is {_kind(value)}, and was loaded as absent: pass None")
+        case _ if value is None:
+            raise PlanError(f"{where} is None, expected {type}: an optional is given its value")
         case TupleType(items):
             if not isinstance(value, (tuple, list)):
                 raise PlanError(f"{where} is {_kind(value)}, expected {type}: pass a tuple")
@@ -383,7 +390,7 @@ def _spread(where: str, type: object, value: object, leaves: list[object]) -> No
             names = [name for name, _ in fields]
             if isinstance(value, Mapping):
                 parts = _by_name(where, "field", names, value)
-            elif isinstance(value, tuple) and getattr(value, "_fields", ()) == _attributes(names):
+            elif isinstance(value, tuple) and _is_record(value, type.name, names):
                 parts = list(value)
             else:
                 raise PlanError(
@@ -392,13 +399,54 @@ def _spread(where: str, type: object, value: object, leaves: list[object]) -> No
                 )
             for (field, of), part in zip(fields, parts, strict=True):
                 _spread(f"{where}.{field}", of, part, leaves)
-        case NoneType():
-            if value is not None:
-                raise PlanError(f"{where} is {_kind(value)}, and was loaded as absent: pass None")
-        case _ if value is None:
-            raise PlanError(f"{where} is None, expected {type}: an optional is given its value")
         case _:
             leaves.append(value)
+
+
+def _is_record(value: object, struct: str, fields: Sequence[str]) -> bool:
+    same = value.__class__.__name__ == struct
+    return same and getattr(value, "_fields", ()) == _attributes(fields)
+
+
+@lru_cache(maxsize=512)
+def leaf_paths(function: Function) -> tuple[str, ...]:
+    """For each value param of an entry, how it is reached from what is passed: `p.right[0]`."""
+    if not function.takes:
+        return tuple(p.name for p in function.values)
+    return tuple(path for name, type in function.takes for path in _leaves_of(name, type))
+
+
+def _leaves_of(path: str, type: object) -> list[str]:
+    match type:
+        case TupleType(items):
+            return [p for i, item in enumerate(items) for p in _leaves_of(f"{path}[{i}]", item)]
+        case StructType(fields=fields):
+            return [p for name, of in fields for p in _leaves_of(f"{path}.{name}", of)]
+        case NoneType():
+            return []
+        case _:
+            return [path]
+
+
+def check_numbers(where: str, value: object, dtype: DType) -> None:
+    """A Python number, or lists of them, is of the dtype without rounding a float to an integer."""
+    stack: list[object] = [value]
+    while stack:
+        x = stack.pop()
+        if isinstance(x, (list, tuple)):
+            stack.extend(x)
+        elif not _is_of(x, dtype):
+            found = "is" if x is value else "holds"
+            raise PlanError(f"{where} {found} {x!r}, which is not of type {dtype}")
+
+
+def _is_of(value: object, dtype: DType) -> bool:
+    if dtype is BOOL or isinstance(value, bool):
+        return dtype is BOOL and isinstance(value, bool)
+    if dtype.is_float:
+        return isinstance(value, (int, float))
+    low, high = integer_range(dtype)
+    return isinstance(value, int) and low <= value <= high
 
 
 def _kind(value: object) -> str:

@@ -50,7 +50,15 @@ from linnet.core.rewrite import nodes_of
 from linnet.core.scalars import integer_range, wrap
 from linnet.diagnostics import InternalError, PlanError
 from linnet.dims import Dim
-from linnet.inputs import Given, bind_entry, find_entry, flat_inputs, structured
+from linnet.inputs import (
+    Given,
+    bind_entry,
+    check_numbers,
+    find_entry,
+    flat_inputs,
+    leaf_paths,
+    structured,
+)
 from linnet.types import BF16, BOOL, F16, I64, DType, TensorType
 from linnet.weights.arrays import DTYPES, as_array, dtype_name
 
@@ -86,8 +94,8 @@ def evaluate(
     _refuse_absent(program, name, members or {})
     values = flat_inputs(function, inputs, name)
     arrays = [
-        _input(name, param.name, param.of, value)
-        for param, value in zip(function.values, values, strict=True)
+        _input(f"{name}: {path}", param.of, value)
+        for param, path, value in zip(function.values, leaf_paths(function), values, strict=True)
     ]
     sizes = bind_entry(function, [_given(array) for array in arrays], generics, name)
     bound = _Members(name, members or {}, state if state is not None else {}, sizes)
@@ -117,22 +125,16 @@ def evaluate_function(
 # ---------------------------------------------------------------- what a call is given
 
 
-def _input(entry: str, name: str, of: ValueType, value: object) -> Array:
-    """An array; a Python number takes the dtype of the scalar that the entry declares."""
-    if not isinstance(value, (bool, int, float)) or not isinstance(of, TensorType) or of.shape:
-        return as_array(value)
-    dtype = of.dtype
-    assert isinstance(dtype, DType)
-    if dtype is BOOL:
-        fits = isinstance(value, bool)
-    elif dtype.is_float:
-        fits = not isinstance(value, bool)
-    else:
-        low, high = integer_range(dtype)
-        fits = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
-    if not fits:
-        raise PlanError(f"{entry}: {name} is {value!r}, which is not of type {dtype}")
-    return _cast(np.asarray(value), dtype)
+def _input(where: str, of: ValueType, value: object) -> Array:
+    """An array; a Python number, or lists of them, takes the dtype that the entry declares."""
+    if isinstance(value, (bool, int, float, list, tuple)):
+        assert isinstance(of, TensorType) and isinstance(of.dtype, DType)
+        check_numbers(where, value, of.dtype)
+        try:
+            return _cast(np.asarray(value), of.dtype)
+        except ValueError as error:
+            raise PlanError(f"{where} is not a rectangle of numbers") from error
+    return as_array(value)
 
 
 def _given(array: Array) -> Given:

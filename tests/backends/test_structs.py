@@ -120,7 +120,24 @@ BAD: list[tuple[Any, str]] = [
     ({"p": PAIR, "q": (INNER, 1.0)}, "main: missing k"),
     (
         [{**PAIR, "left": X.astype(np.float64)}, (INNER, 1.0), 1.0],
-        "main: p_left is f64, expected Tensor[N; f32]; convert it to f32",
+        "main: p.left is f64, expected Tensor[N; f32]; convert it to f32",
+    ),
+    (
+        [{**PAIR, "right": (True, True)}, (INNER, 1.0), 1.0],
+        "main: p.right[0] is True, which is not of type f32",
+    ),
+    (
+        [{**PAIR, "left": [1.0, [2.0]]}, (INNER, 1.0), 1.0],
+        "main: p.left is not a rectangle of numbers",
+    ),
+    (
+        [PAIR, (record("Other", ("field_x", "y"))(1.0, 2), 1.0), 1.0],
+        "main: q[0] is of the Python type Other, expected Inner: pass a mapping of its fields "
+        "(_x, y), or the record that an entry returned",
+    ),
+    (
+        [{**PAIR, "class": None}, (INNER, 1.0), 1.0],
+        "main: p.class is None, expected Inner: an optional is given its value",
     ),
 ]
 

@@ -22,15 +22,23 @@ from linnet.core.ir import Function as IrFunction
 from linnet.core.ir import ManifestEntry, Param, Program
 from linnet.core.lower import lower_function
 from linnet.core.passes import optimize as run_passes
-from linnet.core.scalars import integer_range
 from linnet.diagnostics import PlanError
-from linnet.inputs import Given, bind_entry, find_entry, flat_inputs, near, structured
+from linnet.inputs import (
+    Given,
+    bind_entry,
+    check_numbers,
+    find_entry,
+    flat_inputs,
+    leaf_paths,
+    near,
+    structured,
+)
 from linnet.loading import load_source
 from linnet.policy import Policy, policy_named
 from linnet.torch.body import RESERVED
 from linnet.torch.emit import Entry, Generated, generate
 from linnet.torch.express import TORCH_NAMES
-from linnet.types import BOOL, DType, TensorType
+from linnet.types import DType, TensorType
 from linnet.weights import Bound, Slot, as_array, dtype_name, plan_bindings, read_bound
 from linnet.weights.checkpoint import Weights
 from linnet.workspace import Workspace
@@ -424,28 +432,31 @@ class LinnetModule(nn.Module):
         self, name: str, call: _Call, inputs: Sequence[object] | Mapping[str, object]
     ) -> list[Tensor]:
         values = flat_inputs(call.function, inputs, name)
-        params = call.function.values
-        return [self._input(name, p, value) for p, value in zip(params, values, strict=True)]
+        params, paths = call.function.values, leaf_paths(call.function)
+        return [
+            self._input(f"{name}: {path}", p, value)
+            for path, p, value in zip(paths, params, values, strict=True)
+        ]
 
-    def _input(self, entry: str, param: Param, value: object) -> Tensor:
+    def _input(self, where: str, param: Param, value: object) -> Tensor:
         """A tensor on the module's device; plain Python values take the declared dtype."""
         if isinstance(value, Tensor):
             if value.device != self.device:
                 raise PlanError(
-                    f"{entry}: {param.name} is on {value.device}, the model on {self.device}: "
-                    f"pass {param.name}.to({str(self.device)!r})"
+                    f"{where} is on {value.device}, the model on {self.device}: "
+                    f"pass {where.rpartition(': ')[2]}.to({str(self.device)!r})"
                 )
             return value
         assert isinstance(param.of, TensorType) and isinstance(param.of.dtype, DType)
         if isinstance(value, (bool, int, float, list, tuple)):
-            return _from_python(entry, param, value, param.of.dtype).to(self.device)
+            return _from_python(where, value, param.of.dtype).to(self.device)
         try:
             array = as_array(value)
         except (TypeError, ValueError) as error:
-            raise PlanError(f"{entry}: {param.name} is a {type(value).__name__}") from error
+            raise PlanError(f"{where} is a {type(value).__name__}") from error
         if dtype_name(array.dtype) not in DTYPES:
             found = f"a {type(value).__name__} of {array.dtype}"
-            raise PlanError(f"{entry}: {param.name} is {found}, expected {param.of}")
+            raise PlanError(f"{where} is {found}, expected {param.of}")
         return _tensor_of(array).to(self.device)
 
     def forward(
@@ -557,32 +568,13 @@ def find_main(program: Program) -> str:
     return program.main
 
 
-def _from_python(entry: str, param: Param, value: object, dtype: DType) -> Tensor:
+def _from_python(where: str, value: object, dtype: DType) -> Tensor:
     """Numbers, or lists of them, that are of the dtype without rounding a float to an integer."""
-    leaves: list[object] = []
-    stack: list[object] = [value]
-    while stack:
-        x = stack.pop()
-        if isinstance(x, (list, tuple)):
-            stack.extend(x)
-        else:
-            leaves.append(x)
-    for leaf in leaves:
-        if not _is_of(leaf, dtype):
-            raise PlanError(f"{entry}: {param.name} holds {leaf!r}, which is not of type {dtype}")
+    check_numbers(where, value, dtype)
     try:
         return torch.tensor(value, dtype=DTYPES[dtype.name])
-    except ValueError as error:
-        raise PlanError(f"{entry}: {param.name} is not a rectangle of numbers: {error}") from error
-
-
-def _is_of(value: object, dtype: DType) -> bool:
-    if dtype is BOOL or isinstance(value, bool):
-        return dtype is BOOL and isinstance(value, bool)
-    if dtype.is_float:
-        return isinstance(value, (int, float))
-    low, high = integer_range(dtype)
-    return isinstance(value, int) and low <= value <= high
+    except (TypeError, ValueError) as error:
+        raise PlanError(f"{where} is not a rectangle of numbers") from error
 
 
 def _tensor_of(array: np.ndarray[Any, np.dtype[Any]]) -> Tensor:
