@@ -178,7 +178,10 @@ def test_sources_are_named_as_users_see_them(root: Path, monkeypatch: pytest.Mon
         ),
         (MANIFEST + '[dependencies]\nstd = { path = "x" }\n', ("std", "`std` cannot name")),
         (MANIFEST + '[dependencies]\na-b = { path = "x" }\n', ("a-b", "`a-b` cannot be imported")),
-        (MANIFEST + '[dependencies]\nd = { path = "../gone" }\n', ("d", "`../gone` is not a dir")),
+        (
+            MANIFEST + '[dependencies]\nd = { path = "../gone" }\n',
+            ("d", "`../gone` does not exist"),
+        ),
         (MANIFEST + '[dependencies]\nd = { path = "." }\n', ("d", "`d` is this package itself")),
         (MANIFEST.replace("demo", "std"), ("name", "`std` cannot be a package's name")),
         (MANIFEST + '[dependencies]\nd = { path = "src" }\n', ("d", "`src` has no linnet.toml")),

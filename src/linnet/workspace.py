@@ -309,8 +309,10 @@ class Workspace:
             message = f"dependency `{name}` is this package itself; its modules are `crate.x`"
             manifest.report(message, name, "dependencies")
         elif not self._is_file(folder / MANIFEST):
-            found = "has no linnet.toml" if folder.is_dir() else "is not a directory"
-            message = f"dependency `{name}`: `{place}` {found} ({shown(folder)})"
+            found = "does not exist" if not folder.exists() else "is not a directory"
+            found = "has no linnet.toml" if folder.is_dir() else found
+            looked = shown(folder / MANIFEST)
+            message = f"dependency `{name}`: `{place}` {found}; looked for `{looked}`"
             manifest.report(message, name, "dependencies")
         else:
             return self._package(folder)

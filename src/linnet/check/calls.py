@@ -23,6 +23,7 @@ from linnet.check.expect import (
     Origin,
     always_negative,
     bare,
+    blocks,
     broken_at,
     coerce,
     compare,
@@ -256,7 +257,7 @@ def _method_of(scope: Scope, e: tree.Call, callee: tree.Field, hint: Expected | 
             fix = f"walk it: `static for x in {receiver} {{ ... }}`, or choose `{receiver}[0]`"
             scope.report(
                 "E2107",
-                f"`{receiver}` is an array of {base.length} blocks; `{name}` is a method of each",
+                f"`{receiver}` is an array of {blocks(base)}; `{name}` is a method of each",
                 callee.name,
                 help=fix,
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -100,6 +101,11 @@ def shown(e: tree.Syntax) -> Span:
     return e.span
 
 
+def blocks(array: BlockArray) -> str:
+    """How many blocks an array has, in words."""
+    return f"{array.length} block{'' if array.length == Dim.of(1) else 's'}"
+
+
 def described(type: Type) -> str:
     """The type as a sentence names it."""
     match type:
@@ -156,6 +162,10 @@ def sizes_text(verdict: Verdict, names: Iterable[str]) -> str:
     return "with " + ", ".join(f"{n} = {v}" for n, v in shown.items())
 
 
+_SINGULAR = {"elements become": "1 element becomes", "positions": "1 position"}
+_ONE = re.compile(r"\b1 (elements become|positions)\b")
+
+
 def counterexample(verdict: Verdict, goal: Relation, form: str = "{left} is not {right}") -> str:
     """The goal's two sides at the sizes that break it; empty when there are none to show.
 
@@ -166,7 +176,7 @@ def counterexample(verdict: Verdict, goal: Relation, form: str = "{left} is not 
         return ""
     pairs = ((found.left, goal.left), (found.right, goal.right))
     sides = [f"`{d}`, which divides by 0," if n is None else str(n) for n, d in pairs]
-    text = form.format(left=sides[0], right=sides[1])
+    text = _ONE.sub(lambda m: _SINGULAR[m[1]], form.format(left=sides[0], right=sides[1]))
     return f"{sizes_text(verdict, goal.names())}: {text}" if goal.names() else text
 
 
@@ -555,6 +565,8 @@ def report_mismatch(
         )
     # A fix for a part that is not written out here would be put around the whole.
     fix = mismatch.help if mismatch.found == part_type or not mismatch.code else None
+    if mismatch.code == "E2101" and fix is None:
+        fix = all_help(part, part_type, expected.type)
     related, help = origin.related, _shown_fix(part, fix)
     if code == "E2103" and origin.redeclare is not None:
         declared, default = origin.redeclare
@@ -585,6 +597,37 @@ def _culprit(scope: Scope, e: tree.Expr, found: Type, want: Type) -> tuple[tree.
         case tree.Some(value=value), OptionalType(x), OptionalType(y):
             return _culprit(scope, value, x, y)
     return e, found
+
+
+def all_help(e: tree.Expr, found: Type, want: Type) -> Help | None:
+    """How tensors that are compared element by element give the one bool that is wanted."""
+    if want != scalar(BOOL) or not isinstance(found, TensorType) or found.dtype is not BOOL:
+        return None
+    inner = bare(e)
+    fit = f"all[i] {text_of(e)}[i]" if isinstance(inner, tree.Name) else "all[i] ..."
+    rank = len(found.shape)
+    if isinstance(inner, tree.Binary) and rank <= 4 and not any(map(_is_pack, found.shape)):
+        at = ", ".join("ijkl"[:rank])
+        sides = [_element(side, at) for side in (inner.left, inner.right)]
+        if None not in sides:
+            form = f"all[{at}] {sides[0]} {inner.op} {sides[1]}"
+            text = f"`{inner.op}` compares element by element: `{form}` is one bool"
+            return Help(text, (Edit(e.span, form),))
+    return Help(f"it has a bool for each element: `{fit}` is one bool, `any[i]` likewise")
+
+
+def _is_pack(axis: Axis) -> bool:
+    return isinstance(axis, Pack)
+
+
+def _element(e: tree.Expr, at: str) -> str | None:
+    match bare(e):
+        case tree.Name(text=name):
+            return f"{name}[{at}]"
+        case tree.IntLit() | tree.FloatLit():
+            return e.span.text
+        case _:
+            return None
 
 
 def _shown_fix(e: tree.Expr, fix: Help | str | None) -> Help | str | None:

@@ -29,6 +29,7 @@ from linnet.check.expect import (
     Expected,
     Origin,
     bare,
+    blocks,
     broken_at,
     clause_help,
     coerce,
@@ -430,7 +431,7 @@ def _field(scope: Scope, e: tree.Field, hint: Expected | None) -> Type:
         case BlockArray():
             scope.report(
                 "E2107",
-                f"`{text_of(e.base)}` is an array of {base.length} blocks; `{name}` is in each",
+                f"`{text_of(e.base)}` is an array of {blocks(base)}; `{name}` is in each",
                 e.name,
                 help=f"choose one, `{text_of(e.base)}[0].{name}`, or walk them with `static for`",
             )

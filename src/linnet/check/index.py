@@ -21,6 +21,7 @@ from linnet.check.expect import (
     Expected,
     Origin,
     bare,
+    blocks,
     broken_at,
     clause_help,
     coerce,
@@ -111,7 +112,7 @@ def _block(scope: Scope, e: tree.Index, base: BlockArray) -> Type:
         at = exprs.dimension(scope, item, f"the index of `{name}`", fix)
     if at is None:
         return UNKNOWN
-    prove_index(scope, item, at, base.length, f"`{name}` has {base.length} blocks")
+    prove_index(scope, item, at, base.length, f"`{name}` has {blocks(base)}")
     scope.analysis.subscripts[e] = ArrayElement(at)
     return base.of
 
@@ -127,6 +128,11 @@ def prove_index(scope: Scope, e: tree.Expr, at: Dim, extent: Dim, holds: str) ->
         _out_of_range(scope, e, f"the index `{text_of(e)}`", goal, verdict, holds, negative=fix)
         return False
     return True
+
+
+def positions(extent: Axis) -> str:
+    """How many positions an axis of this extent has, in words."""
+    return f"{extent} position{'' if extent == Dim.of(1) else 's'}"
 
 
 def _out_of_range(
@@ -336,7 +342,7 @@ def _report_slice(
     extent = base.shape[obligation.axis]
     assert item is not None
     goal = obligation.goal
-    holds = f"axis {obligation.axis} of {shape_text(base.shape)} has {extent} positions"
+    holds = f"axis {obligation.axis} of {shape_text(base.shape)} has {positions(extent)}"
     at: tree.Syntax = item
     against = "{right} positions"
     what = f"the index `{text_of(item)}`"
@@ -441,7 +447,7 @@ def _entry(
     at = scope.analysis.dims.get(item)
     if at is not None:
         settle(scope, item, scalar(I64))
-        proved = prove_index(scope, item, at, axis, f"{of} has {axis} positions")
+        proved = prove_index(scope, item, at, axis, f"{of} has {positions(axis)}")
         return at if proved else None
     if isinstance(found, UnknownType):
         return None

@@ -53,13 +53,15 @@ def match(scope: Scope, e: tree.Match, hint: Expected | None) -> Type:
             bind(scope, arm.pattern, subject, "let", path)
         arms.append((arm.value, names))
     if not isinstance(subject, UnknownType) and scope.findings.errors == errors:
-        missing = left_out([arm.pattern for arm in e.arms], subject, scope)
-        if missing is not None:
+        missing = _each_left_out([arm.pattern for arm in e.arms], subject, scope)
+        if missing:
+            arms_text = ", ".join(f"`{each} => ...`" for each in missing)
             scope.report(
                 "E2118",
-                f"`match` leaves out `{missing}` of `{text_of(e.subject)}`",
+                f"`match` leaves out {' and '.join(f'`{m}`' for m in missing)} of "
+                f"`{text_of(e.subject)}`",
                 e,
-                help=f"add an arm `{missing} => ...`",
+                help=f"add an arm {arms_text}" if len(missing) == 1 else f"add arms {arms_text}",
             )
     if not arms:
         return UNKNOWN
@@ -204,6 +206,24 @@ def left_out(patterns: Sequence[tree.Pattern], found: Type, scope: Scope) -> str
     rows = [[p] for p in patterns]
     missing = _missing(rows, [found], scope)
     return missing[0] if missing is not None else None
+
+
+def _each_left_out(patterns: Sequence[tree.Pattern], found: Type, scope: Scope) -> list[str]:
+    """Patterns that together with these take every value, one for each case of the outermost."""
+    first = left_out(patterns, found, scope)
+    if first is None:
+        return []
+    match found:
+        case EnumType(decl=decl):
+            assert isinstance(decl, tree.Enum)
+            named = {_variant_of(p, scope) for p in patterns}
+            names = [v.text for i, v in enumerate(decl.variants) if i not in named]
+            return [f"{decl.name.text}.{name}" for name in names]
+        case OptionalType() if first != "none":
+            absent = any(isinstance(p, tree.NonePattern) or _takes_all(p, scope) for p in patterns)
+            return [first] if absent else [first, "none"]
+        case _:
+            return [first]
 
 
 Row = list[tree.Pattern]

@@ -351,6 +351,10 @@ def _name_dtype(scope: Scope, e: tree.Call, form: str) -> None:
 # ---------------------------------------------------------------- shapes
 
 
+def _elements(count: Dim) -> str:
+    return "element" if count == Dim.of(1) else "elements"
+
+
 def _reshape(scope: Scope, e: tree.Call, args: Args, hint: Expected | None) -> Type:
 
     found = _tensor(scope, args[0], "reshape")
@@ -375,14 +379,17 @@ def _reshape(scope: Scope, e: tree.Call, args: Args, hint: Expected | None) -> T
             )
         else:
             message = (
-                f"`{x}` is {shape_text(found.shape)} with `{before}` elements; "
+                f"`{x}` is {shape_text(found.shape)} with `{before}` {_elements(before)}; "
                 f"{shape_text(shape)} has `{after}`"
             )
         scope.report(
             "E2203",
             message,
             e,
-            related=(Label(args[0].span, f"{found}"), Label(args[1].span, f"`{after}` elements")),
+            related=(
+                Label(args[0].span, f"{found}"),
+                Label(args[1].span, f"`{after}` {_elements(after)}"),
+            ),
             notes=(*_unshared(found.shape, shape), *((shown,) if shown and goal.names() else ())),
             help=clause_help(scope, verdict, goal),
             counterexample=broken_at(verdict, goal),

@@ -172,7 +172,8 @@ class Cursor:
     def expected(
         self, what: str, *, related: tuple[Label, ...] = (), help: Help | str | None = None
     ) -> Unreadable:
-        help = self.comment_help() if help is None else help
+        if help is None:
+            help = self.comment_help() or self.reduction_help() or self.loop_help()
         return self.fail(f"expected {what}, found {self.found()}", related=related, help=help)
 
     def comment_help(self) -> str | None:
@@ -184,6 +185,28 @@ class Cursor:
         if _LOST_BRACKET.match(rest):
             return "`//` begins a comment; `/` divides sizes and integers, and rounds down"
         return None
+
+    def reduction_help(self) -> str | None:
+        """For `mean[i] x[i]`: what begins with a name and is no reduction."""
+        if self.at < 4 or self.tokens[self.at - 1].kind != "]" or self.first_on_line(self.at):
+            return None
+        start = self.at - 2
+        while start > 0 and self.tokens[start].kind in (NAME, ","):
+            start -= 1
+        word = self.tokens[start - 1]
+        if self.tokens[start].kind != "[" or word.kind != NAME or self.token.kind != NAME:
+            return None
+        at = self.between(self.tokens[start].start, self.tokens[self.at - 1].end).text
+        if word.text in ("mean", "average", "avg"):
+            return f"a mean is `(sum{at} ...) / cast<f32>(N)`, where N is how many are added"
+        return f"`{word.text}` is no reduction: they are `sum prod max min any all`"
+
+    def loop_help(self) -> str | None:
+        """For `[x[i] for i in 0..n]`."""
+        if self.token.kind != "for" or self.first_on_line(self.at):
+            return None
+        loop = "let ys = for i in 0..n { yield ... }"
+        return f"define it by its elements, `let y[i] = ...`, or `{loop}`"
 
     def opened(self, bracket: Token) -> tuple[Label, ...]:
         return (Label(self.span(bracket), "opened here"),)
@@ -397,18 +420,20 @@ class Cursor:
                 help=Help(f"write `{word}_`{more}", tuple(Edit(p, word + "_") for p in places)),
             )
 
-    def path(self, what: str) -> tree.Path:
+    def path(self, what: str, *, before: str = "") -> tree.Path:
+        """Names with dots between them; a dot before a token of kind `before` is left."""
         start = self.token.start
         if self.token.kind == "crate":
             token = self.advance()
             parts = [tree.Ident(self.span(token), token.text)]
         else:
             parts = [self.name(what)]
-        while self.take("."):
+        while self.token.kind == "." and self.peek().kind != before:
+            self.advance()
             parts.append(self.name("a name after `.`"))
         return tree.Path(self.since(start), tuple(parts))
 
-    def module_path(self) -> tree.Path:
+    def module_path(self, *, before: str = "") -> tree.Path:
         if self.token.kind in ("self", "super"):
             raise self.fail(
                 f"`{self.token.text}` is reserved: a module path starts at `std`, `crate` or a "
@@ -416,7 +441,7 @@ class Cursor:
                 code="E1103",
                 help="write the whole path, as in `crate.a.b`",
             )
-        return self.path("a module path")
+        return self.path("a module path", before=before)
 
     # ------------------------------------------------------------ separators there are not
 

@@ -32,6 +32,7 @@ _TOKEN = re.compile(
                    [0-9A-Za-z_]* (?:\.[0-9][0-9A-Za-z_]*)* )
     | (?P<line>    //[^\n]* )
     | (?P<block>   /\* )
+    | (?P<tripled> "{3} (?: [\s\S]*? "{3} | [^\n]* ) )
     | (?P<string>  "(?:[^"\\\n]|\\[^\n]?)*"? )
     | (?P<quoted>  '[^'\n]*' | “[^“”\n]*” )
     | (?P<hash>    \#[^\n]* )
@@ -122,6 +123,8 @@ class _Lexer:
                     self.comment(at, end)
                 case "block":
                     end = self.block_comment(at)
+                case "tripled":
+                    self.tripled(at, end)
                 case "string":
                     self.string(at, end)
                 case "quoted":
@@ -338,6 +341,15 @@ class _Lexer:
             help=Help('write "..."', (Edit(span, f'"{fix}"'),), safe=True),
         )
         self.push(STRING, start, end, inner)
+
+    def tripled(self, start: int, end: int) -> None:
+        self.findings.add(
+            "E1003",
+            "there are no strings in three quotes",
+            self.span(start, end),
+            help="documentation stands before the item, on lines that begin with `///`",
+        )
+        self.push(STRING, start, end, self.text[start + 3 : max(start + 3, end - 3)])
 
     def string(self, start: int, end: int) -> None:
         closed = end - start > 1 and self.closes(start, end)

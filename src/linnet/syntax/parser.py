@@ -20,6 +20,7 @@ from linnet.syntax.tokens import (
     NAME,
     RESERVED,
     STATEMENT_WORDS,
+    STRING,
     TOP_WORDS,
     Token,
     words,
@@ -110,7 +111,10 @@ class _Parser(Expressions):
 
     def use(self) -> tree.Use:
         start = self.advance().start
-        path = self.dotted(self.module_path())
+        path = self.dotted(self.module_path(before="{"))
+        if self.token.kind == ".":
+            self.mend("the names to import follow `::`", "::")
+            return tree.Use(self.since(start), path, self.braced_names())
         if self.token.kind == "{":
             help = self.replace("write `::{`", self.gap(), "::")
             raise self.expected("`::` before the names", help=help)
@@ -121,7 +125,7 @@ class _Parser(Expressions):
         if self.take("::"):
             if self.token.kind == "*":
                 raise self.fail("there are no `*` imports", help="list the names: `{a, b}`")
-            names = self.use_names() if self.take("{") else (self.single_use_name(),)
+            names = self.braced_names() if self.token.kind == "{" else (self.single_use_name(),)
         return tree.Use(self.since(start), path, names)
 
     def dotted(self, path: tree.Path) -> tree.Path:
@@ -136,8 +140,8 @@ class _Parser(Expressions):
         self.report(_PARTS_TAKE_DOTS, colons[0], help=help)
         return tree.Path(self.since(path.span.start), tuple(parts))
 
-    def use_names(self) -> tuple[tree.UseName, ...]:
-        start = self.tokens[self.at - 1].start
+    def braced_names(self) -> tuple[tree.UseName, ...]:
+        start = self.advance().start
         names = self.comma_list("}", self.use_name)
         if self.nothing_inside():
             self.report("this imports nothing", self.since(start), help="name what to import")
@@ -598,7 +602,8 @@ class _Parser(Expressions):
         kind = token.kind
         if not self.first_on_line(self.at) and self.tokens[self.at - 1].kind not in ("{", "}"):
             what = f"an operator or a new statement, found {self.found()}"
-            raise self.fail(f"expected {what}", help=self.elsewhere_help())
+            help = self.elsewhere_help() or self.reduction_help()
+            raise self.fail(f"expected {what}", help=help)
         if kind == RESERVED or kind == "extern":
             raise self.reserved_syntax()
         if kind == "else" and self.lost_if:
@@ -624,6 +629,9 @@ class _Parser(Expressions):
             if after.start == following.end:
                 self.operator_assignment(token.text, following, after)
                 return None
+        if kind == STRING and self.reported(token):
+            self.advance()
+            return None
         if kind in BEGINS_EXPR:
             return self.expression_statement()
         raise self.expected(
