@@ -17,6 +17,7 @@ from linnet.diagnostics import LinnetError
 
 TERMS = 500  # products in one dimension; a few are what programs have
 KEY = 10_000  # characters of its text
+FACTORS = 400  # factors of one product
 DEEPEST = 60  # operations within each other
 LARGEST = 2**256  # numbers in it
 
@@ -30,7 +31,7 @@ class TooLarge(LinnetError):
     def __init__(self) -> None:
         super().__init__(
             f"a size is too large to compute with: multiplied out it has over {TERMS} products, or"
-            " its numbers or the operations within each other are too many"
+            " its factors, its numbers or the operations within each other are too many"
         )
 
 
@@ -364,7 +365,7 @@ def _collect(terms: Iterable[tuple[Monomial, int]]) -> Dim:
 def _bounded(dim: Dim) -> Dim:
     if len(dim.terms) > TERMS or len(dim.key) > KEY:
         raise TooLarge
-    if any(abs(coefficient) > LARGEST for _, coefficient in dim.terms):
+    if any(abs(n) > LARGEST or len(product) > FACTORS for product, n in dim.terms):
         raise TooLarge
     return dim
 
