@@ -70,6 +70,7 @@ CODES: dict[str, str] = {
     "W1001": "unused import",
     "W1002": "unused local",
     "W1003": "unused member",
+    "W1004": "a comment where a division may be meant",
     "W2001": "reshape mixes axes",
 }
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
-from linnet.check import blocks, consts, declare, effects, scope, stmts, unused
+from linnet.check import blocks, consts, declare, divisions, effects, scope, stmts, unused
 from linnet.check.analysis import Analysis, Module, Signature
 from linnet.check.memo import Memo
 from linnet.source import Source
@@ -99,6 +99,7 @@ def _run(checking: scope.Checking, files: tuple[ModuleFile, ...]) -> None:
     _add_findings_of_files(checking)
     if analysis.ok:
         unused.warn(checking)
+        divisions.warn(checking)
     else:
         findings = analysis.findings
         findings.items = [d for d in findings.items if d.severity == "error"]
