@@ -8,6 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
 
 from backends.common import agree, assert_close, flat, lowered, module
 from linnet import reference
@@ -333,6 +334,68 @@ def test_what_is_stacked_is_no_view_of_state() -> None:
         assert_close(np.array([0, 1, 2], F), found[1], 0)
 
 
+# ---------------------------------------------------------------- gradients
+
+RECURRENT = """
+module m
+pub block Root<H: Dim>
+where H > 0 {
+    param w: Tensor[H, H; f32]
+    pub entry main<T: Dim>(x: Tensor[T, H; f32])
+        -> (Tensor[T, H; f32], Tensor[H; f32], Tensor[T, 2; f32]) {
+        var h = fill<f32>([H], 0.5)
+        let (all, (first, old)) = for t in 0..T {
+            let before = h
+            let y[i] = sum[j] w[i, j] * h[j]
+            h = tanh(x[t, ...] + y)
+            yield (h, (h[0] * h[0], before[0]))
+        }
+        let both = for t in 0..T {
+            let pair = for k in 1..3 { yield first[t] * old[t] * cast<f32>(k) }
+            yield pair
+        }
+        return (all, h, both)
+    }
+}
+"""
+
+
+@pytest.mark.parametrize("passes", [False, True])
+def test_gradients_go_through_what_is_yielded_and_carried(passes: bool) -> None:
+    made = module(lowered(RECURRENT, generics={"H": 3}), passes=passes)
+    made.requires_grad_(True)
+    x = torch.from_numpy(floats(4, 3)).requires_grad_(True)
+    w, h, rows, both = made.w, torch.full((3,), 0.5), [], []
+    for row in x:
+        before, h = h, torch.tanh(row + w @ h)
+        rows.append(h)
+        both.append(h[0] * h[0] * before[0] * torch.tensor([1.0, 2.0]))
+    wanted = (torch.stack(rows), h, torch.stack(both))
+    found = made.main(x)
+    gradients = [
+        torch.autograd.grad(sum((t * t.detach().cos()).sum() for t in out), [x, w])
+        for out in (wanted, found)
+    ]
+    for a, b in zip(*gradients, strict=True):
+        assert_close(a, b, 1e-5)
+
+
+def test_a_row_takes_no_gradient_of_all_rows() -> None:
+    """Rows written into one tensor would each cost the whole of it on the way back."""
+    text = """
+    module m
+    pub entry main<N: Dim, W: Dim>(x: Tensor[W; f32]) -> Tensor[N, W; f32] {
+        return for i in 0..N { yield x * cast<f32>(i) }
+    }
+    """
+    made = module(lowered(text))
+    x = torch.ones(64, requires_grad=True)
+    rows = made.run_entry("main", [x], {"N": 4})
+    assert rows.grad_fn is not None and "Stack" in rows.grad_fn.name()
+    (gradient,) = torch.autograd.grad(rows.sum(), [x])
+    assert_close(np.full(64, 6, F), gradient, 0)
+
+
 # ---------------------------------------------------------------- size and shape of the program
 
 
@@ -377,11 +440,11 @@ def test_the_generated_source_reads_like_the_loop() -> None:
         "def main(x):\n"
         "    N = x.shape[0]\n"
         "    total = torch.full((), 0.0, dtype=torch.float32, device=DEVICE)\n"
-        "    sums = torch.empty((N,), dtype=torch.float32, device=DEVICE)\n"
+        "    sums = []\n"
         "    for i in range(N):\n"
         "        total = total + x[i]\n"
-        "        sums[i] = total\n"
-        "    return sums\n"
+        "        sums.append(total)\n"
+        "    return kernels.stacked(sums, (N,), dtype=torch.float32, device=DEVICE)\n"
     )
 
 

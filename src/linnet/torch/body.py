@@ -47,7 +47,7 @@ from linnet.core.ir import (
     operands,
 )
 from linnet.diagnostics import InternalError
-from linnet.dims import Facts
+from linnet.dims import Facts, Relation, proves
 from linnet.emit import Ex, Lines, bundle, call, count_uses, dim_text, ordered, snake_case
 from linnet.torch.express import Expressions, torch_dtype
 from linnet.torch.state import (
@@ -60,7 +60,6 @@ from linnet.torch.state import (
     state_inputs,
     written_operands,
 )
-from linnet.types import I64
 
 if TYPE_CHECKING:
     from linnet.torch.emit import FunctionWriter
@@ -123,7 +122,6 @@ class Scope(Expressions):
         self.states: dict[Node, Place] = {}  # of the body's state params
         self.demanded: list[tuple[Node, Place]] = []
         self.values = body.value_results  # the results that are no new state
-        self.copied: frozenset[int] = frozenset()  # those of them that whoever takes them copies
         self.uses: Counter[Node] = Counter()
         self.filled_for: Counter[Node] = Counter()  # users that take no Python number
         self.outcomes: dict[Node, dict[int, Result]] = {}
@@ -147,7 +145,7 @@ class Scope(Expressions):
                 self.shared.add(node)
         self._store(None)
         results = [self.full(r) for r in self.values]
-        for i in self.residence.cloned_results - self.copied:
+        for i in self.residence.cloned_results:
             results[i] = results[i].method("clone")
         return results
 
@@ -721,12 +719,11 @@ class Scope(Expressions):
         first = yielded - len(states)
         values = self._returning(child, {first + j: child.states[p] for j, p in enumerate(states)})
         stacks = self._stacks(node, yielded)
-        child.copied = frozenset(range(len(values) - node.stacked, len(values)))
         start = len(self.lines.items)
         self.lines.add("for")
         results = dict(zip(values, self._nested(child), strict=True))
         self._lend(node, child, [i for i in values if i < yielded])
-        self._put(node, stacks, results, child, number)
+        self._put(stacks, results, child)
         self._next(names, results, child, start)
         names |= stacks
         if len(self.lines.items) == start + 1:
@@ -734,40 +731,42 @@ class Scope(Expressions):
         counted = any(re.search(rf"\b{number}\b", t) for _, t in self.lines.items[start + 1 :])
         head = self._for_head(node, element, number, counted, arrays)
         self.lines.items[start] = (self.lines.depth, head)
+        self._stacked(node, stacks)
         self._after(node, names)
 
     def _stacks(self, node: For, yielded: int) -> dict[int, str]:
-        """An empty tensor for each stacked result that is read, which the turns fill."""
+        """An empty list for each stacked result that is read, which the turns fill.
+
+        A tensor written row by row would cost its whole size again for each row's gradient.
+        """
         names: dict[int, str] = {}
         for i, outcome in sorted(self.outcomes.get(node, {}).items()):
             if i >= yielded:
                 names[i] = self.writer.names.fresh(outcome.hint or "stacked")
-                sizes = bundle([self.dim(d) for d in shape_of(outcome)])
-                dtype = torch_dtype(dtype_of(outcome))
-                empty = call("torch.empty", sizes, dtype=dtype, device="DEVICE")
-                self.lines.add(f"{names[i]} = {empty}")
+                self.lines.add(f"{names[i]} = []")
         return names
 
-    def _put(
-        self,
-        node: For,
-        stacks: Mapping[int, str],
-        results: Mapping[int, Ex],
-        child: Scope,
-        number: str,
-    ) -> None:
-        """A turn's values are written at its place, before the carried variables move on."""
+    def _put(self, stacks: Mapping[int, str], results: Mapping[int, Ex], child: Scope) -> None:
+        """A turn's values are kept, before the carried variables move on."""
         self.lines.depth += 1
-        zero = node.start.constant == 0
-        at = number if zero else f"{number} - {self.dim(node.start)}"
         for i, name in stacks.items():
-            text, value = results[i].text, child.body.results[i]
-            if value in child.numbers and dtype_of(value) == I64:
-                text = child.env[value].text  # no tensor of its own
-            elif len(results) == 1:
+            text = results[i].text
+            if len(results) == 1:
                 text = child.last_value(text)
-            self.lines.add(f"{name}[{at}] = {text}")
+            self.lines.add(f"{name}.append({text})")
         self.lines.depth -= 1
+
+    def _stacked(self, node: For, stacks: Mapping[int, str]) -> None:
+        """The lists are tensors, with a new first axis."""
+        turned = proves(self.facts, Relation("<", node.start, node.stop))
+        for i, name in stacks.items():
+            outcome = self.outcomes[node][i]
+            text = call("torch.stack", Ex(name))
+            if not turned:
+                sizes = bundle([self.dim(d) for d in shape_of(outcome)])
+                dtype = torch_dtype(dtype_of(outcome))
+                text = call("kernels.stacked", Ex(name), sizes, dtype=dtype, device="DEVICE")
+            self.lines.add(f"{name} = {text}")
 
     def _for_head(
         self, node: For, element: str, number: str, counted: bool, arrays: set[str]

@@ -114,6 +114,11 @@ def extremum(op: str, x: Tensor, axes: Sequence[int]) -> Tensor:
     return torch.full(kept, end, dtype=x.dtype, device=x.device)
 
 
+def stacked(rows: Sequence[Tensor], shape: Sequence[int], *, dtype: Any, device: Any) -> Tensor:
+    """The rows on a new first axis; of no rows an empty tensor."""
+    return torch.stack(tuple(rows)) if rows else torch.empty(shape, dtype=dtype, device=device)
+
+
 def within(index: Tensor, extent: int, access: str) -> Tensor:
     """The index, every one of which lies inside the axis; else a PlanError names the access."""
     outside = (index < 0) | (index >= extent)
