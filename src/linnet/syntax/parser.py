@@ -114,7 +114,8 @@ class _Parser(Expressions):
         path = self.dotted(self.module_path(before="{"))
         if self.token.kind == ".":
             self.mend("the names to import follow `::`", "::")
-            return tree.Use(self.since(start), path, self.braced_names())
+            mended = self.braced_names()
+            return tree.Use(self.since(start), path, mended)
         if self.token.kind == "{":
             help = self.replace("write `::{`", self.gap(), "::")
             raise self.expected("`::` before the names", help=help)
