@@ -70,6 +70,11 @@ def card(original: Path, tmp_path: Path) -> Path:
 Run = Any
 
 
+def also(*values: object) -> Any:
+    """A case of the slow tier: each loads a model, or tries to."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs `linnet run` as users do, without our checks: status, standard output and error."""
@@ -242,12 +247,12 @@ def damaged(card: Path, how: str) -> None:
     ("how", "messages"),
     [
         ("cut", ["model.safetensors", "cut short"]),
-        ("padded", ["model.safetensors", "8 bytes too long"]),
-        ("overlapping", ["model.layers.1.mlp.up_proj.weight", "overlap"]),
+        also("padded", ["model.safetensors", "8 bytes too long"]),
+        also("overlapping", ["model.layers.1.mlp.up_proj.weight", "overlap"]),
         ("wrong shape", ["layers.1.mlp.up.weight", "[80, 48]", "[48, 80]"]),
-        ("wrong dtype", ["layers.1.mlp.up.weight", "f32", "f16", "cast_dtype"]),
+        also("wrong dtype", ["layers.1.mlp.up.weight", "f32", "f16", "cast_dtype"]),
         ("missing", ["missing tensors", "model.layers.1.mlp.up_proj.weight"]),
-        ("extra", ["model.surprise.weight", "[2, 3]"]),
+        also("extra", ["model.surprise.weight", "[2, 3]"]),
     ],
 )
 def test_damaged_weights_are_refused_whole(
@@ -273,12 +278,12 @@ def test_a_missing_weight_file_is_named_with_what_was_tried(run: Run, card: Path
     ("line", "replacement", "message"),
     [
         ("Heads = 6", "Heads = 5", "Model requires"),
-        ("KvHeads = 2", "KvHeads = 0", "Model requires"),
-        ("Layers = 2", "Layers = -1", "`Layers` is -1, not a size"),
+        also("KvHeads = 2", "KvHeads = 0", "Model requires"),
+        also("Layers = 2", "Layers = -1", "`Layers` is -1, not a size"),
         ("Layers = 2", "Layerz = 2", "Model has no generic Layerz; did you mean Layers?"),
-        ("Inner = 80\n", "", "Model needs values for Inner"),
-        ('root = "Model"', 'root = "Modle"', "has no block Modle; did you mean Model?"),
-        ('T = "f32"', "T = 32", "T is a dtype"),
+        also("Inner = 80\n", "", "Model needs values for Inner"),
+        also('root = "Model"', 'root = "Modle"', "has no block Modle; did you mean Model?"),
+        also('T = "f32"', "T = 32", "T is a dtype"),
         ('package = "llama"', 'package = "lama"', "lama"),
         ("[weights]", "[constants]\nTHETTA = 1.0\n[weights]", "THETTA"),
     ],

@@ -41,6 +41,7 @@ def test_a_card_of_the_family_with_its_constants() -> None:
     np.testing.assert_allclose(run(model, tokens), wanted, rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_fewer_layers_leave_the_rest_of_the_checkpoint_unread() -> None:
     weights = tiny.weights()
     shorter = {**SMALL, "Layers": 1}
