@@ -141,6 +141,10 @@ class Findings:
     _seen: set[tuple[str, Span]] = field(
         default_factory=set[tuple[str, Span]], init=False, repr=False, compare=False
     )
+    # The errors among the first so many of a list of items, which is asked for at every turn.
+    _counted: tuple[list[Diagnostic] | None, int, int] = field(
+        default=(None, 0, 0), init=False, repr=False, compare=False
+    )
 
     def add(
         self,
@@ -183,7 +187,12 @@ class Findings:
 
     @property
     def errors(self) -> int:
-        return sum(d.severity == "error" for d in self.items)
+        items, upto, errors = self._counted
+        if items is not self.items or upto > len(self.items):
+            upto, errors = 0, 0
+        errors += sum(d.severity == "error" for d in self.items[upto:])
+        self._counted = (self.items, len(self.items), errors)
+        return errors
 
 
 class LinnetError(Exception):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
+from effort import calls
 from linnet.check import check_text
 
 SUM = "(" + " + ".join(f"A{i}" for i in range(12)) + ")"
@@ -78,3 +81,21 @@ def test_a_near_name_is_not_looked_for_among_very_long_ones() -> None:
     analysis = check_text(f"module m\n\nfn f(x: f32) -> f32 {{\n{lines}    return x\n}}\n")
     assert sum(d.code == "E1201" for d in analysis.findings.items) == 60
     assert time.process_time() - started < 3
+
+
+def nested_blocks(n: int) -> str:
+    """Blocks that each hold the one before."""
+    one = "block B{i}<H: Dim> {{\n    sub one: B{before}<H>\n}}\n"
+    return "block B0<H: Dim> {}\n" + "".join(one.format(i=i, before=i - 1) for i in range(1, n))
+
+
+def alike_functions(n: int) -> str:
+    """Functions with a mistake each."""
+    one = "fn go{i}<H: Dim>(x: Tensor[H; f32]) -> Tensor[H + 1; f32] {{\n    return x * 2.0\n}}\n"
+    return "".join(one.format(i=i) for i in range(n))
+
+
+@pytest.mark.parametrize("text", [nested_blocks, alike_functions])
+def test_work_grows_with_the_text(text: Callable[[int], str]) -> None:
+    small, large = (calls(partial(check_text, f"module m\n\n{text(n)}")) for n in (25, 200))
+    assert large < 10 * small

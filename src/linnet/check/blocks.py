@@ -46,6 +46,7 @@ def instance_of(info: MemberInfo) -> BlockType | None:
 
 def check_instances(checking: Checking) -> None:
     """Every `sub` satisfies its block's where clauses, and no block contains itself."""
+    sound = _of_finite_depth(checking.analysis)
     for info in checking.analysis.blocks.values():
         if info.module in checking.reused:
             continue
@@ -64,7 +65,26 @@ def check_instances(checking: Checking) -> None:
             clauses = checking.clauses.get(instance.decl, ())
             at = member.member.type
             calls.prove_instance(scope, at, instance.name, clauses, bindings_of(instance))
-        _contains_itself(scope, info)
+        if info.block not in sound:
+            _contains_itself(scope, info)
+
+
+def _of_finite_depth(analysis: Analysis) -> set[tree.Block]:
+    """The blocks that neither contain themselves nor any that does: all, as a rule."""
+    held_by: dict[object, list[tree.Block]] = {}
+    waiting: dict[tree.Block, int] = {}
+    for block, info in analysis.blocks.items():
+        held = {i.decl for m in info.members.values() if (i := instance_of(m)) is not None}
+        waiting[block] = len(held)
+        for each in held:
+            held_by.setdefault(each, []).append(block)
+    done = [block for block, count in waiting.items() if not count]
+    for block in done:  # grows as it is walked
+        for holder in held_by.get(block, ()):
+            waiting[holder] -= 1
+            if not waiting[holder]:
+                done.append(holder)
+    return set(done)
 
 
 def _contains_itself(scope: Scope, info: BlockInfo) -> None:
