@@ -40,6 +40,13 @@ def test_transcript(pages: Path, terminal: Terminal, golden: Golden) -> None:
     golden(terminal({}, *(f"linnet explain {word}" for word in words)))
 
 
+def test_every_page_that_is_shipped(capsys: pytest.CaptureFixture[str]) -> None:
+    for code, title in CODES.items():
+        assert main(["explain", code]) == 0
+        shown = capsys.readouterr().out
+        assert shown.startswith(f"# {code}: {title}\n") and "## Fixed" in shown
+
+
 def test_alone_it_lists_every_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain"]) == 0
     listed = capsys.readouterr().out.splitlines()
