@@ -65,6 +65,24 @@ class Weights:
 
 
 @dataclass(frozen=True, slots=True)
+class TextContract:
+    """What a card states of its model's text; what it leaves out is as the checkpoint has it.
+
+    `chat` says whether there are conversations, `template` a file beside the card that renders
+    them, `system` whether they may begin with a system message. `begin` stands before plain text
+    (False: nothing does); one of `end` ends an answer. `unused` tokens have no row in the model.
+    Tokens are named by their text or their id.
+    """
+
+    chat: bool | None = None
+    template: str | None = None
+    system: bool = True
+    begin: str | int | None = None
+    end: tuple[str | int, ...] = ()
+    unused: tuple[str | int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Card:
     """A model of the zoo: its family's source, what is bound in it, and where its weights are."""
 
@@ -85,6 +103,7 @@ class Card:
     constants: dict[str, Scalar] = field(default_factory=dict[str, Scalar])
     check: dict[str, Binding] = field(default_factory=dict[str, Binding])
     weights: Weights = field(default_factory=Weights)
+    text: TextContract = field(default_factory=TextContract)
     extra: dict[str, Any] = field(default_factory=dict[str, Any])
 
     @staticmethod
@@ -222,6 +241,24 @@ def _tables(value: Any) -> str | None:
     return None if whole else "a list of tables, [[weights.mirrors]]"
 
 
+def _flag(value: Any) -> str | None:
+    return None if isinstance(value, bool) else "true or false"
+
+
+def _token(value: Any) -> str | None:
+    right = bool(value) if isinstance(value, str) else type(value) is int and value >= 0
+    return None if right else "a token's text or its id"
+
+
+def _begin(value: Any) -> str | None:
+    return None if value is False else _token(value) and "a token's text or its id, or false"
+
+
+def _tokens(value: Any) -> str | None:
+    whole = isinstance(value, list) and not any(map(_token, value))
+    return None if whole else "a list of tokens, each its text or its id"
+
+
 _KNOWN: dict[str, dict[str, Check]] = {
     "model": {
         "name": _text,
@@ -246,6 +283,14 @@ _KNOWN: dict[str, dict[str, Check]] = {
         "bindings": _inside,
         "tokenizer": _all_inside,
         "mirrors": _tables,
+    },
+    "text": {
+        "chat": _flag,
+        "template": _inside,
+        "system": _flag,
+        "begin": _begin,
+        "end": _tokens,
+        "unused": _tokens,
     },
 }
 _MIRROR: dict[str, Check] = {
@@ -318,6 +363,7 @@ def _card(directory: Path, tables: dict[str, dict[str, Any]], extra: dict[str, A
     """The card of tables that have been checked."""
     model, source, weights = tables["model"], tables["source"], tables["weights"]
     tokenizer: list[str] | None = weights.get("tokenizer")
+    text = tables["text"]
     return Card(
         directory=directory,
         name=model.get("name", directory.resolve().name),
@@ -342,6 +388,14 @@ def _card(directory: Path, tables: dict[str, dict[str, Any]], extra: dict[str, A
             bindings=weights.get("bindings"),
             tokenizer=None if tokenizer is None else tuple(tokenizer),
             mirrors=tuple(Mirror(**mirror) for mirror in weights.get("mirrors", ())),
+        ),
+        text=TextContract(
+            chat=text.get("chat"),
+            template=text.get("template"),
+            system=text.get("system", True),
+            begin=text.get("begin"),
+            end=tuple(text.get("end", ())),
+            unused=tuple(text.get("unused", ())),
         ),
         extra=extra,
     )

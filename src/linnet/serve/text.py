@@ -32,6 +32,8 @@ _SPECIAL = (
     "mask_token",
 )
 _BROKEN = "\ufffd"
+NOTHING = -1
+"""As `Text.begin`: nothing stands before plain text."""
 
 
 class ChatError(LinnetError, ValueError):
@@ -42,7 +44,9 @@ class ChatError(LinnetError, ValueError):
 class Text:
     """A checkpoint's tokenizer, the ids that end its answers, and its chat template if it has one.
 
-    `special` has the tokens that a template may name (`bos_token`, ...); `origin` is for messages.
+    `special` has the tokens that a template may name (`bos_token`, ...); `origin` is for messages,
+    and so is `stated`: which file names each end token. `begin` stands before plain text (None: as
+    the tokenizer has it, -1: nothing does). Ids from `vocab` on have no row in the model.
     """
 
     tokenizer: Tokenizer
@@ -50,6 +54,9 @@ class Text:
     template: str | None
     special: dict[str, str] = field(default_factory=dict[str, str])
     origin: str = ""
+    stated: dict[int, str] = field(default_factory=dict[int, str])
+    begin: int | None = None
+    vocab: int | None = None
 
     @staticmethod
     def load(place: str | Path | Iterable[str | Path]) -> Text:
@@ -68,7 +75,16 @@ class Text:
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """The ids of a text; with `special`, what the tokenizer puts around one (a begin token)."""
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=special).ids
+        around = special and self.begin != NOTHING
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=around).ids
+        if around and self.begin is not None and ids[:1] != [self.begin]:
+            ids.insert(0, self.begin)
+        if self.vocab is not None and ids and max(ids) >= self.vocab:
+            beyond = next(token for token in ids if token >= self.vocab)
+            raise LinnetError(
+                f"the text holds {self.tokenizer.id_to_token(beyond)!r}, which is id {beyond} of "
+                f"{self.origin}: the model has rows for the ids below {self.vocab}"
+            )
         return ids
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
@@ -205,15 +221,18 @@ def _from_json(files: Mapping[str, Path]) -> Text:
         raise LinnetError(f"{path}: is not a tokenizer: {error}") from error
     config = _object(files.get("tokenizer_config.json"))
     special = {name: _content(config[name]) for name in _SPECIAL if config.get(name)}
-    generation = _object(files.get("generation_config.json")) or _object(files.get("config.json"))
-    stated: Any = generation.get("eos_token_id")
-    eos = {one for one in (stated if isinstance(stated, list) else [stated]) if type(one) is int}
     end = tokenizer.token_to_id(special["eos_token"]) if "eos_token" in special else None
+    stated = {} if end is None else {end: "tokenizer_config.json"}
+    for name in ("generation_config.json", "config.json"):
+        if configured := _object(files.get(name)):
+            ends: Any = configured.get("eos_token_id")
+            ends = ends if isinstance(ends, list) else [ends]
+            stated |= {one: name for one in ends if type(one) is int}
+            break
     template = _template(config.get("chat_template"))
     if "chat_template.jinja" in files:
         template = files["chat_template.jinja"].read_text("utf-8")
-    eos |= set() if end is None else {end}
-    return Text(tokenizer, frozenset(eos), template, special, str(path.parent))
+    return Text(tokenizer, frozenset(stated), template, special, str(path.parent), stated)
 
 
 def _from_gguf(path: Path) -> Text:
@@ -226,9 +245,11 @@ def _from_gguf(path: Path) -> Text:
         text = tokenizer.id_to_token(token) if type(token) is int else None
         if text is not None:
             special[name] = text
-    ends = [metadata.get(f"tokenizer.ggml.{key}_token_id") for key in ("eos", "eot", "eom")]
-    eos = frozenset(end for end in ends if type(end) is int)
-    return Text(tokenizer, eos, metadata.get("tokenizer.chat_template"), special, str(path))
+    keys = [f"tokenizer.ggml.{key}_token_id" for key in ("eos", "eot", "eom")]
+    ends = {metadata.get(key): f"its {key}" for key in keys}
+    stated = {end: key for end, key in ends.items() if type(end) is int}
+    template: Any = metadata.get("tokenizer.chat_template")
+    return Text(tokenizer, frozenset(stated), template, special, str(path), stated)
 
 
 def _object(path: Path | None) -> dict[str, Any]:

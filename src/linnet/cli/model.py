@@ -1,0 +1,138 @@
+"""What `linnet run` and `linnet chat` share: a model's arguments, its text, an answer's tokens."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from linnet.diagnostics import LinnetError
+
+
+def add_model_arguments(parser: argparse.ArgumentParser, new_tokens: int) -> None:
+    parser.add_argument("model", metavar="MODEL", help="a model of the zoo, or a card's directory")
+    parser.add_argument(
+        "--max-new-tokens", type=int, default=new_tokens, metavar="N", help="at most N in an answer"
+    )
+    parser.add_argument("--dtype", metavar="DTYPE", help="f32, bf16 or f16; default: the card's")
+    parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 is greedy")
+    parser.add_argument("--top-k", type=int, default=0, metavar="K", help="of the K most likely")
+    parser.add_argument("--top-p", type=float, default=1.0, metavar="P", help="of the likeliest P")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the sampling noise")
+    parser.add_argument("--backend", default="torch", help="what runs the model: torch (default)")
+    parser.add_argument("--numerics", default="fast", help="exact, equivalent or fast (default)")
+    parser.add_argument("--threads", type=int, metavar="N", help="processor threads to use")
+    parser.add_argument("--weights", metavar="PATH", help="a local checkpoint instead")
+    parser.add_argument("--std", metavar="DIR", help="another standard library")
+
+
+@dataclass(slots=True)
+class Answer:
+    """What was generated, and how long it took. Seconds; tokens/s after the first token."""
+
+    prompt_tokens: int
+    tokens: list[int] = field(default_factory=list[int])
+    text: str = ""
+    reason: str = "length"
+    load_seconds: float = 0.0
+    first_token_seconds: float = 0.0
+    decode_seconds: float = 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        return (len(self.tokens) - 1) / self.decode_seconds if self.decode_seconds > 0 else 0.0
+
+    def follow(self, tokens: Iterator[int], ends: frozenset[int]) -> Iterator[int]:
+        """The tokens as they come, up to an end token; their number and times are noted."""
+        started = time.perf_counter()
+        first = 0.0
+        for token in tokens:
+            now = time.perf_counter()
+            first = first or now
+            self.first_token_seconds = first - started
+            if token in ends:
+                self.reason = "eos"
+                return
+            self.tokens.append(token)
+            self.decode_seconds = now - first
+            yield token
+
+    def figures(self) -> str:
+        """One line: how many tokens, why it ended, how fast."""
+        plural = "token" if len(self.tokens) == 1 else "tokens"
+        rate = f", {self.tokens_per_second:.1f} tokens/s" if len(self.tokens) > 1 else ""
+        return (
+            f"linnet: {len(self.tokens)} {plural} ({self.reason}), first after "
+            f"{self.first_token_seconds:.2f} s{rate}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A card, its weights where they were fetched, and its text."""
+
+    card: Any
+    files: Any
+    text: Any
+
+
+def check_arguments(args: argparse.Namespace) -> Any:
+    """How tokens are chosen; raises LinnetError naming the option that is out of range."""
+    from linnet.serve.sampling import Sampling
+
+    sampling = Sampling(args.temperature, args.top_k, args.top_p, args.seed)
+    sampling.check()
+    if args.max_new_tokens < 1:
+        raise LinnetError(f"--max-new-tokens is {args.max_new_tokens}; it must be 1 or more")
+    if args.threads is not None and args.threads < 1:
+        raise LinnetError(f"--threads is {args.threads}; it must be 1 or more")
+    return sampling
+
+
+def open_model(args: argparse.Namespace, card: Any) -> Opened:
+    """The card's files, fetched where this machine lacks them, and its text as the card states."""
+    from linnet.nest.fetch import TextProgress, fetch_weights
+    from linnet.nest.text import load_text
+
+    files = None if args.weights is not None else fetch_weights(card, TextProgress(sys.stderr))
+    place = args.weights if files is None else list(files.text_files)
+    return Opened(card, files, load_text(card, place))
+
+
+def load_model(
+    args: argparse.Namespace, opened: Opened, positions: int, entries: Sequence[str]
+) -> tuple[Any, float]:
+    """The model with caches for exactly these positions, and the seconds it took."""
+    from linnet.nest.load import load
+
+    card, files = opened.card, opened.files
+    print(f"linnet: loading {card.name} ...", end="", file=sys.stderr, flush=True)
+    started = time.perf_counter()
+    try:
+        import torch
+
+        if args.threads is not None:
+            torch.set_num_threads(args.threads)
+        generics: dict[str, int | str] = {"MaxSeq": positions, "Batch": 1}
+        if args.dtype is not None:
+            generics["T"] = args.dtype
+        model = load(
+            card,
+            backend=args.backend,
+            generics={k: v for k, v in generics.items() if k in card.generics or k == "T"},
+            weights=args.weights if files is None else list(files.files),
+            bindings=card.bindings_path if files is None else files.bindings,
+            entries=entries,
+            numerics=args.numerics,
+            std_root=args.std,
+            cast_dtype=args.dtype is not None or (files is not None and files.cast_dtype),
+        )
+    except BaseException:
+        print(file=sys.stderr)
+        raise
+    seconds = time.perf_counter() - started
+    print(f" {seconds:.1f} s", file=sys.stderr)
+    return model, seconds
