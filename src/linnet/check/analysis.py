@@ -147,10 +147,10 @@ class PreludeCall:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class StructCall:
-    """`Pair(left = x, right = y)`: arguments in the struct's field order."""
+    """`Pair(left = x, right = y)`: arguments in the struct's field order; None is `none`."""
 
     struct: StructType
-    args: tuple[tree.Expr, ...]
+    args: tuple[tree.Expr | None, ...]
 
 
 CallMeaning = FnCall | PreludeCall | StructCall
@@ -260,9 +260,12 @@ class BlockInfo:
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
 class StructInfo:
+    """`facts` are the where clauses: they hold wherever there is a value."""
+
     struct: tree.Struct
     module: Module
     fields: dict[str, Type]
+    facts: tuple[Relation, ...]
 
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)

@@ -451,11 +451,13 @@ def _struct(scope: Scope, e: tree.Call, struct: tree.Struct, hint: Expected | No
             message = f"`{name}` is built by naming its fields"
             scope.report("E2102", message, arg, help=f"write `{name}({form})`")
             return abandon(scope, e)
-    args = arrange(scope, e, name, names, [False] * len(names), noun="field")
+    declared = {f.name.text: f for f in struct.fields}
+    optional = [declared[n].default is not None for n in names]
+    args = arrange(scope, e, name, names, optional, noun="field")
     if args is None:
         return abandon(scope, e)
-    declared = {f.name.text: f for f in struct.fields}
     params = [Parameter(n, t, declared[n].span, False) for n, t in info.fields.items()]
+    errors = scope.findings.errors
     generics = struct.generics
     result = StructType(struct, name, typeexprs.in_order(generics, typeexprs.identity(generics)))
     bindings = _Filling(scope, e, name, generics, {}, noun="field").bind(params, args, result, hint)
@@ -463,7 +465,9 @@ def _struct(scope: Scope, e: tree.Call, struct: tree.Struct, hint: Expected | No
         return UNKNOWN
     found = substitute(result, bindings)
     assert isinstance(found, StructType)
-    scope.analysis.calls[e] = StructCall(found, tuple(a for a in args if a is not None))
+    if scope.findings.errors == errors:
+        prove_instance(scope, e, name, scope.checking.clauses.get(struct, ()), bindings)
+    scope.analysis.calls[e] = StructCall(found, tuple(args))
     return found
 
 

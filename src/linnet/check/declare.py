@@ -125,7 +125,7 @@ def _generics(
 
 
 def _read_clauses(
-    scope: Scope, owner: tree.Fn | tree.Block
+    scope: Scope, owner: tree.Fn | tree.Block | tree.Struct
 ) -> list[tuple[tree.Relation, Relation]]:
     """The where clauses as relations; what they divide by is kept for `_prove_clauses`."""
     out: list[tuple[tree.Relation, Relation]] = []
@@ -146,7 +146,7 @@ def _read_clauses(
 
 def _prove_clauses(
     scope: Scope,
-    owner: tree.Fn | tree.Block,
+    owner: tree.Fn | tree.Block | tree.Struct,
     outer: tuple[Relation, ...],
     clauses: Sequence[tuple[tree.Relation, Relation]],
 ) -> None:
@@ -202,8 +202,43 @@ def _struct(checking: Checking, item: tree.Struct, module: Module) -> None:
     _generics(scope, item.generics)
     refuse_repeats(scope, [f.name for f in item.fields], "field")
     inner = scope.inner(item.generics)
+    clauses = _read_clauses(inner, item)
+    _prove_clauses(inner, item, (), clauses)
     fields = {f.name.text: typeexprs.resolve(inner, f.type) for f in item.fields}
-    checking.analysis.structs[item] = StructInfo(item, module, fields)
+    for field in item.fields:
+        _field_default(inner, field, fields[field.name.text])
+    facts = tuple(r for _, r in clauses)
+    checking.analysis.structs[item] = StructInfo(item, module, fields, facts)
+
+
+def _field_default(scope: Scope, field: tree.StructField, found: Type) -> None:
+    """`= none` stands only at an optional field, which may then be left out."""
+    name, default = field.name.text, field.default
+    if default is None:
+        return
+    if not isinstance(bare(default), tree.NoneLit):
+        rest = Span(field.span.source, field.type.span.end, default.span.end)
+        scope.report(
+            "E4102",
+            f"a field takes its value where the struct is built, so `{name}` cannot be given "
+            f"`{text_of(default)}`; only `= none` may stand here",
+            default,
+            help=Help("leave it out", (Edit(rest, ""),)),
+        )
+    elif not isinstance(found, (OptionalType, UnknownType)):
+        _needs_optional(scope, name, field.type)
+
+
+def _needs_optional(scope: Scope, name: str, type: tree.TypeExpr) -> None:
+    end = type.span.end
+    scope.report(
+        "E4101",
+        f"`{name}` is `none` when absent, so its type is optional",
+        type,
+        help=Help(
+            f"write `{text_of(type)}?`", (Edit(Span(type.span.source, end, end), "?"),), True
+        ),
+    )
 
 
 def check_structs(checking: Checking) -> None:
@@ -356,11 +391,4 @@ def _member_value(scope: Scope, member: tree.Member, optional: bool) -> None:
             help=help,
         )
     elif not optional:
-        end = member.type.span.end
-        edit = Edit(Span(member.span.source, end, end), "?")
-        scope.report(
-            "E4101",
-            f"`{name}` is `none` when absent, so its type is optional",
-            member.type,
-            help=Help(f"write `{text_of(member.type)}?`", (edit,), safe=True),
-        )
+        _needs_optional(scope, name, member.type)

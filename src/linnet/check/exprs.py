@@ -7,7 +7,9 @@ A literal stays contextual (IntConst, FloatConst, NoneType) until `coerce` or `s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from linnet.check import calls, consts, habits, imports, index, patterns, prelude, typeexprs
@@ -942,8 +944,8 @@ def _if(scope: Scope, e: tree.If, hint: Expected | None) -> Type:
         chain.append(chain[-1].other)
     for link in chain:
         condition(scope, link.condition, "if")
-    arms: list[Arm] = [(link.then, None) for link in chain]
-    found = branches(scope, [*arms, (chain[-1].other, None)], hint)
+    arms = [Arm(link.then) for link in chain]
+    found = branches(scope, [*arms, Arm(chain[-1].other)], hint)
     for link in chain[1:]:
         scope.analysis.types[link] = found
     return found
@@ -953,58 +955,71 @@ def _match(scope: Scope, e: tree.Match, hint: Expected | None) -> Type:
     return patterns.match(scope, e, hint)
 
 
-Arm = tuple[tree.Expr, "dict[str, Local | IndexVar] | None"]
+@dataclass(frozen=True, eq=False, slots=True)
+class Arm:
+    """A branch: its value, the names of its pattern, and types of which it has a value."""
+
+    value: tree.Expr
+    names: dict[str, Local | IndexVar] = field(default_factory=dict[str, "Local | IndexVar"])
+    held: tuple[Type, ...] = ()
+
+    @contextmanager
+    def within(self, scope: Scope) -> Iterator[None]:
+        with scope.nested() as names:
+            names.update(self.names)
+            for type in self.held:
+                scope.learn(type)
+            yield
 
 
 def branches(scope: Scope, arms: Sequence[Arm], hint: Expected | None) -> Type:
-    """The one type of all branches; those made of literals follow the others, then the hint."""
+    """The one type of all branches; those made of literals follow the others, then the hint.
+
+    What only holds within a branch may make its type the common one, or the hint.
+    """
     common: Type | None = None
     origin: Origin | None = None
     failed = False
-
-    def within(arm: Arm, expected: Expected | None) -> Type:
-        names = arm[1]
-        if names is None:
-            return value(scope, arm[0], expected, whole=True)
-        scope.locals.append(names)
-        try:
-            return value(scope, arm[0], expected, whole=True)
-        finally:
-            scope.locals.pop()
-
-    closed = [arm for arm in arms if not is_open(scope, arm[0])]
-    for arm in closed:
-        found = within(arm, hint)
-        if isinstance(found, UnknownType):
-            failed = True
-            continue
-        if contextual(found):
-            found = settle_default(scope, arm[0], found, hint)
-        if common is None:
-            common = found
-            origin = _branch_origin(arm[0], found)
-        elif mismatch := compare(scope, found, common):
-            assert origin is not None
-            report_mismatch(scope, arm[0], found, Expected(common, origin), mismatch)
-            failed = True
+    closed = [arm for arm in arms if not is_open(scope, arm.value)]
+    for arm in sorted(closed, key=lambda arm: bool(arm.held)):
+        with arm.within(scope):
+            found = value(scope, arm.value, hint, whole=True)
+            if isinstance(found, UnknownType):
+                failed = True
+                continue
+            if contextual(found):
+                found = settle_default(scope, arm.value, found, hint)
+            if arm.held and hint is not None and compare(scope, found, hint.type) is None:
+                found = hint.type
+            if common is None:
+                common = found
+                origin = _branch_origin(arm.value, found)
+            elif mismatch := compare(scope, found, common):
+                assert origin is not None
+                report_mismatch(scope, arm.value, found, Expected(common, origin), mismatch)
+                failed = True
     open_ = [arm for arm in arms if arm not in closed]
     if common is not None and origin is not None:
         hint = Expected(common, origin)
-    found_open = [(arm, within(arm, hint)) for arm in open_]
+    found_open: list[tuple[Arm, Type]] = []
+    for arm in open_:
+        with arm.within(scope):
+            found_open.append((arm, value(scope, arm.value, hint, whole=True)))
     if failed or any(isinstance(t, UnknownType) for _, t in found_open):
         for arm, found in found_open:
-            settle(scope, arm[0], default_type(found))
+            settle(scope, arm.value, default_type(found))
         return UNKNOWN
     if hint is None or (common is None and not _fits(found_open, hint)):
         joined = found_open[0][1]
         for _, found in found_open[1:]:
             joined = _join(joined, found)
-        hint = Expected(default_type(joined), _branch_origin(found_open[0][0][0], joined))
+        hint = Expected(default_type(joined), _branch_origin(found_open[0][0].value, joined))
         if contextual(hint.type):
             return joined
     errors = scope.findings.errors
     for arm, found in found_open:
-        coerce(scope, arm[0], found, hint)
+        with arm.within(scope):
+            coerce(scope, arm.value, found, hint)
     return hint.type if scope.findings.errors == errors else UNKNOWN
 
 

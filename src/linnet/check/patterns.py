@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from linnet.check import exprs, typeexprs
 from linnet.check.analysis import ItemName, Local, Variant
+from linnet.check.evidence import structs_in
 from linnet.check.expect import Expected, bare, default_type, described, settle, text_of
 from linnet.check.scope import Scope, similar
 from linnet.diagnostics import Edit, Help, Label
@@ -43,7 +44,7 @@ def match(scope: Scope, e: tree.Match, hint: Expected | None) -> Type:
             help="choose with `if` or `select`",
         )
         subject = UNKNOWN
-    arms: list[exprs.Arm] = []
+    analysis, arms = scope.analysis, list[exprs.Arm]()
     path = None
     if isinstance(subject, OptionalType) and isinstance(subject.of, BlockType):
         path = exprs.path_of(scope, e.subject)
@@ -51,7 +52,8 @@ def match(scope: Scope, e: tree.Match, hint: Expected | None) -> Type:
     for arm in e.arms:
         with scope.nested() as names:
             bind(scope, arm.pattern, subject, "let", path)
-        arms.append((arm.value, names))
+        proved = tuple(t for t in _held(arm.pattern, subject) if any(structs_in(analysis, t)))
+        arms.append(exprs.Arm(arm.value, names, proved))
     if not isinstance(subject, UnknownType) and scope.findings.errors == errors:
         missing = _each_left_out([arm.pattern for arm in e.arms], subject, scope)
         if missing:
@@ -66,6 +68,19 @@ def match(scope: Scope, e: tree.Match, hint: Expected | None) -> Type:
     if not arms:
         return UNKNOWN
     return exprs.branches(scope, arms, hint)
+
+
+def _held(p: tree.Pattern, found: Type) -> Iterator[Type]:
+    """The types of which there is a value where the pattern fits."""
+    yield found
+    match p, found:
+        case tree.SomePattern(item=item), OptionalType(of):
+            yield from _held(item, of)
+        case tree.TuplePattern(items=items), TupleType(types):
+            for each, type in zip(items, types, strict=False):
+                yield from _held(each, type)
+        case _:
+            pass
 
 
 def bind(

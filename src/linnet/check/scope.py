@@ -22,6 +22,7 @@ from linnet.check.analysis import (
     PreludeName,
     Symbol,
 )
+from linnet.check.evidence import clauses_of, structs_in
 from linnet.check.memo import Kept, Memo
 from linnet.diagnostics import Counterexample, Diagnostic, Edit, Findings, Help, Label
 from linnet.dims import (
@@ -169,8 +170,8 @@ class Checking:
     divisors: dict[tree.Syntax, list[tuple[Dim, Span]]] = field(
         default_factory=dict[tree.Syntax, list[tuple[Dim, Span]]]
     )
-    clauses: dict[tree.Fn | tree.Block, list[tuple[tree.Relation, Relation]]] = field(
-        default_factory=dict["tree.Fn | tree.Block", list[tuple[tree.Relation, Relation]]]
+    clauses: dict[tree.Syntax, list[tuple[tree.Relation, Relation]]] = field(
+        default_factory=dict[tree.Syntax, list[tuple[tree.Relation, Relation]]]
     )
     aliases: dict[tree.Alias, Type] = field(default_factory=dict[tree.Alias, Type])
     failed: set[tree.Syntax] = field(default_factory=set[tree.Syntax])
@@ -363,18 +364,35 @@ class Scope:
             return self.block
         return self.fn
 
+    def learn(self, held: Type) -> None:
+        """Take for facts what a value of this type proves, until the `nested` around this ends."""
+        structs = list(structs_in(self.analysis, held))
+        if structs:
+            relations = (c for s in structs for c in clauses_of(self.analysis, s))
+            known, own = self.known.facts.relations, (self.fn, self.block)
+            decls = (s.decl for s in structs if isinstance(s.decl, tree.Struct))
+            self.known = self.checking.known((*known, *relations), *own, *decls)
+
+    def _assumptions(self) -> int:
+        assumed = self.checking.assumed
+        return sum(len(assumed.get(of, ())) for of in (self.fn, self.block) if of is not None)
+
     def proves(self, op: RelationOp, left: Dim, right: Dim | int) -> bool:
         return self.known.proves(Relation(op, left, Dim.of(right)))
 
     @contextmanager
     def nested(self) -> Iterator[dict[str, Local | IndexVar]]:
-        """Names declared within end with the `with`."""
+        """Names declared and facts learned within end with the `with`."""
         names: dict[str, Local | IndexVar] = {}
         self.locals.append(names)
+        before, assumptions = self.known, self._assumptions()
         try:
             yield names
         finally:
             self.locals.pop()
+            if self._assumptions() != assumptions:  # these hold outside too
+                before = self.checking.known(before.facts.relations, self.fn, self.block)
+            self.known = before
 
     @contextmanager
     def mode(self, elements: bool) -> Iterator[None]:

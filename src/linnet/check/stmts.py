@@ -66,6 +66,8 @@ def function(checking: Checking, signature: Signature) -> None:
             origin = Origin(f"parameter `{param.name.text}` is", param.type.span, "declared here")
             exprs.check(scope, param.default, Expected(type, origin))
     with scope.nested():
+        for _, type in signature.params:
+            scope.learn(type)
         for param, (name, type) in zip(fn.params, signature.params, strict=True):
             refuse_prelude(scope, param.name)
             local = Local(name, param, type, "param")
@@ -234,6 +236,7 @@ def _let(scope: Scope, s: tree.Let) -> None:
         found = _value(scope, s.value)
     found = _with_context(scope, s.value, found)
     patterns.bind(scope, s.pattern, found, "let", value=s.value)
+    scope.learn(found)
     if isinstance(s.pattern, tree.TuplePattern):
         _refuse_same_names(scope, s.pattern)
     if not isinstance(found, UnknownType) and not isinstance(s.pattern, tree.NamePattern):
@@ -296,6 +299,7 @@ def _var(scope: Scope, s: tree.Var) -> None:
     else:
         found = _settled(scope, s.value)
     scope.add_local(s.name, s, found, "var")
+    scope.learn(found)
 
 
 def _assign(scope: Scope, s: tree.Assign) -> None:

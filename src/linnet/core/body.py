@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
@@ -11,6 +11,7 @@ from linnet.check.analysis import (
     IndexVar,
     Local,
 )
+from linnet.check.evidence import clauses_of
 from linnet.core.build import Builder
 from linnet.core.ir import (
     ArrayType,
@@ -401,6 +402,23 @@ def field_types(analysis: Analysis, struct: StructType) -> dict[str, Type]:
     bindings = dict(zip(names, struct.args, strict=True))
     fields = analysis.structs[struct.decl].fields
     return {name: substitute(type, bindings) for name, type in fields.items()}
+
+
+def proved_by(analysis: Analysis, type: Type, value: Value) -> Iterator[Relation]:
+    """The clauses of all structs in a value, those in its optionals that are there included."""
+    match type, value:
+        case OptionalType(of), Present(inner):
+            yield from proved_by(analysis, of, inner)
+        case TupleType(items), tuple():
+            for item, part in zip(items, value, strict=True):
+                yield from proved_by(analysis, item, part)
+        case StructType(), Fields(_, fields):
+            yield from clauses_of(analysis, type)
+            types = field_types(analysis, type).values()
+            for item, (_, part) in zip(types, fields, strict=True):
+                yield from proved_by(analysis, item, part)
+        case _:
+            pass
 
 
 def seen_outside(analysis: Analysis, type: Type, value: Value) -> Type:

@@ -482,8 +482,9 @@ def call(body: Body, e: tree.Call) -> Value:
             assert isinstance(type, StructType) and isinstance(type.decl, tree.Struct)
             names = body.analysis.structs[type.decl].fields
             # Fields are in declared order, and run in the order in which they are written.
-            run_order = sorted(args, key=lambda a: a.span.start)
-            values = {a: expr(body, a) for a in run_order}
+            run_order = sorted((a for a in args if a is not None), key=lambda a: a.span.start)
+            values: dict[tree.Expr | None, Value] = {None: ABSENT}
+            values.update((a, expr(body, a)) for a in run_order)
             return Fields(type, tuple((n, values[a]) for n, a in zip(names, args, strict=True)))
 
 

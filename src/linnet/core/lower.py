@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from linnet.check.analysis import Analysis, BlockInfo, Module
 from linnet.check.blocks import manifest, roots
 from linnet.core import expressions
-from linnet.core.body import Body, field_types, seen_outside
+from linnet.core.body import Body, field_types, proved_by, seen_outside
 from linnet.core.ir import Function, Manifest, ManifestEntry, OpId, Program, stands_for
 from linnet.core.values import (
     ABSENT,
@@ -142,6 +142,9 @@ class Lowering:
             for r in (f.substitute(dim_bindings(bindings)) for f in signature.facts)
             if r.left.constant is None or r.right.constant is None
         )
+        for (_, type), arg in zip(signature.params, args, strict=True):
+            held = proved_by(self.analysis, substitute(type, bindings), arg)
+            facts += tuple(r for r in held if r.names() or not r.holds({}))
         dims = tuple(d for g in fn.generics for d in _dim_names(own[g.name.text], g.name.text))
         body = Body(self, bindings, owner, presence, dims, facts)
         for param, (name, type), arg in zip(fn.params, signature.params, args, strict=True):

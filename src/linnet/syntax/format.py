@@ -164,7 +164,7 @@ class _Formatter(Stream):
                 parts += [self.generics(item.generics), _SPACE, self.take("="), _SPACE]
                 parts.append(self.type(item.of))
             case tree.Struct():
-                parts += [self.generics(item.generics), _SPACE]
+                parts += [self.generics(item.generics), self.where(item.where)]
                 parts.append(self.braces(item.fields, self.struct_field, _keep))
             case tree.Enum():
                 parts += [_SPACE, self.listed("{", item.variants, self.ident, "}", pad=" ")]
@@ -178,7 +178,10 @@ class _Formatter(Stream):
         return join(*parts)
 
     def struct_field(self, field: tree.StructField) -> Layout:
-        return join(self.take(), *self.annotation(field.type))
+        parts = [self.take(), *self.annotation(field.type)]
+        if field.default is not None:
+            parts.append(self.bound("=", field.default))
+        return join(*parts)
 
     def function(self, fn: tree.Fn) -> list[Layout]:
         """What follows the name."""

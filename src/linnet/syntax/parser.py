@@ -235,6 +235,7 @@ class _Parser(Expressions):
         self.advance()
         name = self.name("the name of a struct")
         generics = self.generics()
+        where = self.where()
         opened = self.expect("{", "and the fields of the struct")
         outer = self.close, self.boundary
         self.close, self.boundary = self.partner[self.at - 1], self.field_boundary
@@ -250,7 +251,7 @@ class _Parser(Expressions):
         self.end_braces(f"the struct `{name.text}`", opened)
         self.report_commas(commas, "the fields of a struct stand without commas")
         whole = self.since(first.start)
-        return tree.Struct(whole, first.docs, public, name, generics, tuple(fields))
+        return tree.Struct(whole, first.docs, public, name, generics, where, tuple(fields))
 
     def field_boundary(self, at: int) -> bool:
         kinds = self.tokens[at].kind, self.tokens[at + 1].kind
@@ -259,8 +260,9 @@ class _Parser(Expressions):
     def struct_field(self) -> tree.StructField:
         name = self.name("the name of a field")
         self.expect(":", "and the type of the field")
-        type = self.type_until()
-        return tree.StructField(self.since(name.span.start), name, type)
+        type = self.type_until("=")
+        default = self.value() if self.take("=") else None
+        return tree.StructField(self.since(name.span.start), name, type, default)
 
     def enum(self, first: Token, public: bool) -> tree.Enum:
         self.advance()

@@ -444,8 +444,11 @@ class Alias(Syntax):
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
 class StructField(Syntax):
+    """`default` is what stands after `=` (only `none` is legal)."""
+
     name: Ident
     type: TypeExpr
+    default: Expr | None
 
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
@@ -454,6 +457,7 @@ class Struct(Syntax):
     public: bool
     name: Ident
     generics: tuple[GenericParam, ...]
+    where: tuple[Relation, ...]
     fields: tuple[StructField, ...]
 
 
