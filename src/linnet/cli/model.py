@@ -94,7 +94,8 @@ def check_arguments(args: argparse.Namespace) -> Any:
 
 def open_model(args: argparse.Namespace, card: Any) -> Opened:
     """The card's files, fetched where this machine lacks them, and its text as the card states."""
-    from linnet.nest.fetch import TextProgress, fetch_weights
+    from linnet.nest.fetch import fetch_weights
+    from linnet.nest.progress import TextProgress
     from linnet.nest.text import load_text
 
     files = None if args.weights is not None else fetch_weights(card, TextProgress(sys.stderr))

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from linnet.diagnostics import LinnetError
 from linnet.nest.card import card_directories, find_card
-from linnet.nest.fetch import TextProgress, fetch_weights
+from linnet.nest.fetch import fetch_weights
+from linnet.nest.progress import TextProgress
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

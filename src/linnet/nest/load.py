@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from linnet.diagnostics import NestError
 from linnet.nest.card import Card, find_card
-from linnet.nest.fetch import Progress, WeightFiles, fetch_weights
+from linnet.nest.fetch import WeightFiles, fetch_weights
+from linnet.nest.progress import Progress
 
 if TYPE_CHECKING:
     from linnet.weights.checkpoint import Weights

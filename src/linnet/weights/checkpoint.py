@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from linnet.diagnostics import PlanError
 from linnet.weights.arrays import Array, byte_count, dtype_name
 from linnet.weights.gguf import read_gguf
-from linnet.weights.location import MEMORY, TensorLocation
+from linnet.weights.location import MEMORY, Header, TensorLocation
 from linnet.weights.report import Report
 from linnet.weights.safetensors import INDEX, read_header, read_index
 
@@ -128,11 +128,19 @@ def _indexed(index: Path) -> Checkpoint:
     if shards is None:
         return Checkpoint((index,), {}, {}, report, whole=False)
     absent = {name for name in set(shards.values()) if not (index.parent / name).exists()}
+    present = sorted(set(shards.values()) - absent)
+    found = _files([index.parent / name for name in present], report)
+    return check_index(index, shards, absent, found)
+
+
+def check_index(
+    index: Path, shards: Mapping[str, str], absent: Collection[str], found: Checkpoint
+) -> Checkpoint:
+    """What was found in the shards, each entry of the index checked against it."""
+    report = found.report
     for name in sorted(absent):
         held = sum(shard == name for shard in shards.values())
         report.add("index", f"{index}: names {name} for {held} tensors; there is no such file")
-    present = sorted(set(shards.values()) - absent)
-    found = _files([index.parent / name for name in present], report)
     lost = {tensor for tensor, shard in shards.items() if shard in absent}
     for tensor, shard in shards.items():
         location = found.tensors.get(tensor)
@@ -151,26 +159,31 @@ def _indexed(index: Path) -> Checkpoint:
 
 
 def _files(paths: Sequence[Path], report: Report) -> Checkpoint:
-    tensors: dict[str, TensorLocation] = {}
     metadata: dict[str, Any] = {}
-    broken: set[str] = set()
-    whole = True
+    headers: list[tuple[Path, Header | None]] = []
     for path in paths:
         if path.suffix == ".gguf":
             file = read_gguf(path, report)
-            header = None if file is None else file.header
+            headers.append((path, None if file is None else file.header))
             metadata |= {} if file is None else file.metadata
         else:
-            header = read_header(path, report)
-        if header is None:
-            whole = False
-            continue
-        broken |= header.broken
-        for name, location in header.tensors.items():
+            headers.append((path, read_header(path, report)))
+    return replace(from_headers(headers, report), metadata=metadata)
+
+
+def from_headers(headers: Sequence[tuple[Path, Header | None]], report: Report) -> Checkpoint:
+    """The checkpoint of files whose headers have been read (None: could not be)."""
+    tensors: dict[str, TensorLocation] = {}
+    broken: set[str] = set()
+    for path, header in headers:
+        for name, location in (header.tensors if header else {}).items():
             if name in tensors:
                 report.add("files", f"`{name}` lies in {tensors[name].file} and again in {path}")
             tensors[name] = location
-    return Checkpoint(tuple(paths), tensors, metadata, report, frozenset(broken), whole)
+        broken |= header.broken if header else frozenset()
+    whole = all(header is not None for _, header in headers)
+    paths = tuple(path for path, _ in headers)
+    return Checkpoint(paths, tensors, {}, report, frozenset(broken), whole)
 
 
 def _in_memory(arrays: Mapping[str, Any]) -> Checkpoint:

@@ -44,16 +44,26 @@ def read_header(path: Path, report: Report) -> Header | None:
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
-            start = file.read(8)
-            length = int.from_bytes(start, "little")
-            problem = _not_safetensors(start, length, size)
-            header = b"" if problem else file.read(length)
+            length = header_length(path, file.read(8), size, report)
+            header = None if length is None else file.read(length)
     except OSError as error:
         report.add("files", f"{path}: cannot be read: {error.strerror or error}")
         return None
+    return None if header is None else parse_header(path, header, size, report)
+
+
+def header_length(path: Path, start: bytes, size: int, report: Report) -> int | None:
+    """The header's length by the first 8 bytes of a file of that size; None and a problem."""
+    length = int.from_bytes(start, "little")
+    problem = _not_safetensors(start, length, size)
     if problem:
         report.add("files", f"{path}: {problem}")
         return None
+    return length
+
+
+def parse_header(path: Path, header: bytes, size: int, report: Report) -> Header | None:
+    """Every tensor that a header describes, in a file of that size that need not be here."""
     described = _parse(path, header, report)
     if described is None:
         return None
