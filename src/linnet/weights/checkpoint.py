@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from linnet.diagnostics import PlanError
 from linnet.weights.arrays import Array, byte_count, dtype_name
-from linnet.weights.gguf import read_gguf
+from linnet.weights.gguf import Metadata, read_gguf
 from linnet.weights.location import MEMORY, Header, TensorLocation
 from linnet.weights.report import Report
 from linnet.weights.safetensors import INDEX, read_header, read_index
@@ -27,7 +27,7 @@ class Checkpoint:
 
     files: tuple[Path, ...]
     tensors: dict[str, TensorLocation]
-    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     report: Report = field(default_factory=Report)
     broken: frozenset[str] = frozenset()
     whole: bool = True
@@ -159,13 +159,13 @@ def check_index(
 
 
 def _files(paths: Sequence[Path], report: Report) -> Checkpoint:
-    metadata: dict[str, Any] = {}
+    metadata = Metadata()
     headers: list[tuple[Path, Header | None]] = []
     for path in paths:
         if path.suffix == ".gguf":
             file = read_gguf(path, report)
             headers.append((path, None if file is None else file.header))
-            metadata |= {} if file is None else file.metadata
+            metadata |= Metadata() if file is None else file.metadata
         else:
             headers.append((path, read_header(path, report)))
     return replace(from_headers(headers, report), metadata=metadata)

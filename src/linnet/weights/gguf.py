@@ -7,20 +7,31 @@ states and takes seconds over a vocabulary, so the header is read here.
 from __future__ import annotations
 
 import math
-import re
 import struct
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGUF_DEFAULT_ALIGNMENT, GGMLQuantizationType
 
+from linnet.diagnostics import PlanError
+from linnet.weights.dequantise import can_dequantise
 from linnet.weights.location import Header, MappedFile, TensorLocation, check_layout
+from linnet.weights.published import published, published_name
 from linnet.weights.report import Report
 
 MAX_AXES = 4
-_NESTING = 4
+# What a header may hold: several times the largest published ones, and little enough that a forged
+# one is refused at once.
+MAX_KEYS = 1 << 14
+MAX_TENSORS = 1 << 15
+MAX_ITEMS = 1 << 21  # of all arrays together; the largest vocabularies with merges have 1.3 million
+MAX_NAME = 1 << 10
+MAX_TEXT = 1 << 26
+_ARRAY_BYTES = 1 << 25  # of all arrays of strings together
+_LAZY = 1 << 12  # longer strings are decoded when they are asked for
 _SCALARS = {
     0: "B",
     1: "b",
@@ -49,16 +60,72 @@ _PLAIN = {
 
 
 @dataclass(frozen=True, slots=True)
+class _Stored:
+    """An array or a long string of the header, checked to lie inside the file and not yet read."""
+
+    source: MappedFile
+    key: str
+    kind: int
+    count: int
+    start: int
+    end: int
+    array: bool
+
+    def read(self) -> Any:
+        data = self.source.view(self.start, self.end)
+        if not self.array:
+            return self._text(data, f"`{self.key}`")
+        if self.kind != _STRING:
+            return np.frombuffer(data, _dtype(self.kind)).tolist()
+        length_at = struct.Struct("<Q").unpack_from
+        texts: list[str] = []
+        position = 0
+        # A vocabulary has a hundred thousand strings: this loop is most of a tokenizer's time.
+        for _ in range(self.count):
+            end = position + 8 + length_at(data, position)[0]
+            try:
+                texts.append(str(data[position + 8 : end], "utf-8"))
+            except UnicodeDecodeError:
+                self._text(data[position + 8 : end], f"`{self.key}`: string {len(texts):,}")
+            position = end
+        return texts
+
+    def _text(self, data: memoryview, what: str) -> str:
+        try:
+            return str(data, "utf-8")
+        except UnicodeDecodeError as error:
+            raise PlanError(f"{self.source.path}: {what} is not UTF-8: {error}") from None
+
+
+class Metadata(Mapping[str, Any]):
+    """The values of a header by key; long ones are read from the file when they are asked for."""
+
+    def __init__(self, values: dict[str, Any] | None = None) -> None:
+        self._values = values or {}
+
+    def __getitem__(self, key: str) -> Any:
+        value = self._values[key]
+        if isinstance(value, _Stored):
+            value = self._values[key] = value.read()
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __or__(self, other: Metadata) -> Metadata:
+        return Metadata(self._values | other._values)
+
+
+@dataclass(frozen=True, slots=True)
 class GgufFile:
     """A GGUF file's metadata, and its tensors under the names and layout of Hugging Face."""
 
     path: Path
-    metadata: dict[str, Any]
+    metadata: Metadata
     header: Header
-
-    @property
-    def architecture(self) -> str:
-        return str(self.metadata.get("general.architecture", ""))
 
 
 class _Bad(Exception):
@@ -68,9 +135,12 @@ class _Bad(Exception):
 class _Cursor:
     """Reads header values in order; a length or count that the file cannot hold is refused."""
 
-    def __init__(self, data: memoryview) -> None:
-        self.data = data
+    def __init__(self, source: MappedFile) -> None:
+        self.source = source
+        self.data = source.view(0, source.size)
         self.position = 0
+        self.items = 0
+        self.array_bytes = 0
 
     def need(self, count: int, what: str) -> None:
         left = len(self.data) - self.position
@@ -87,57 +157,85 @@ class _Cursor:
         self.position += size
         return value
 
-    def text(self, what: str) -> str:
-        length: int = self.number("Q", what)
-        self.need(length, what)
-        start, self.position = self.position, self.position + length
+    def name(self, what: str) -> str:
+        """A key or a tensor's name."""
+        start, end = self._text(what, MAX_NAME)
         try:
-            return str(self.data[start : self.position], "utf-8")
+            return str(self.data[start:end], "utf-8")
         except UnicodeDecodeError as error:
             raise _Bad(f"{what} is not UTF-8: {error}") from None
 
-    def value(self, kind: int, what: str, depth: int = 0) -> Any:
+    def value(self, key: str) -> Any:
+        kind: int = self.number("I", f"the type of `{key}`")
         if kind in _SCALARS:
-            return self.number(_SCALARS[kind], what)
-        if kind == _STRING:
-            return self.text(what)
-        if kind != _ARRAY or depth == _NESTING:
-            raise _Bad(f"{what} has the unknown value type {kind}")
-        item: int = self.number("I", what)
-        count: int = self.number("Q", what)
-        if item in _SCALARS:
-            code = np.dtype(_SCALARS[item]).newbyteorder("<")
-            self.need(count * code.itemsize, f"{what}, {count:,} values,")
-            start, self.position = self.position, self.position + count * code.itemsize
-            return np.frombuffer(self.data[start : self.position], code).tolist()
-        self.need(count * 8, f"{what}, {count:,} values,")
-        if item == _STRING:
-            return self._texts(count, what)
-        return [self.value(item, what, depth + 1) for _ in range(count)]
+            return self.number(_SCALARS[kind], f"`{key}`")
+        if kind == _ARRAY:
+            return self._array(key)
+        if kind != _STRING:
+            raise _Bad(f"`{key}` has the unknown value type {kind}")
+        start, end = self._text(f"`{key}`", MAX_TEXT)
+        stored = _Stored(self.source, key, _STRING, 1, start, end, array=False)
+        if end - start > _LAZY:
+            return stored
+        try:
+            return str(self.data[start:end], "utf-8")
+        except UnicodeDecodeError as error:
+            raise _Bad(f"`{key}` is not UTF-8: {error}") from None
 
-    def _texts(self, count: int, what: str) -> list[str]:
-        # A vocabulary has a hundred thousand strings: this loop is most of the time of a header.
-        data, position, size = self.data, self.position, len(self.data)
-        length_at = struct.Struct("<Q").unpack_from
-        texts: list[str] = []
-        for _ in range(count):
-            if position + 8 > size:
-                break
-            end = position + 8 + length_at(data, position)[0]
-            if end > size:
-                break
-            try:
-                texts.append(str(data[position + 8 : end], "utf-8"))
-            except UnicodeDecodeError as error:
-                raise _Bad(f"{what}: string {len(texts)} is not UTF-8: {error}") from None
-            position = end
-        self.position = position
-        if len(texts) < count:
+    def _text(self, what: str, limit: int) -> tuple[int, int]:
+        """Where the bytes of a string lie."""
+        length: int = self.number("Q", what)
+        self.need(length, what)
+        if length > limit:
+            raise _Bad(f"{what} is {length:,} bytes long; at most {limit:,} are read")
+        start, self.position = self.position, self.position + length
+        return start, self.position
+
+    def _array(self, key: str) -> _Stored:
+        item: int = self.number("I", f"`{key}`")
+        count: int = self.number("Q", f"`{key}`")
+        what = f"`{key}`, {count:,} values,"
+        if item not in _SCALARS and item != _STRING:
             raise _Bad(
-                f"{what}: string {len(texts):,} of {count:,} at byte {position:,} passes the end "
-                "of the file: the file is cut short or forged"
+                f"`{key}` is an array of arrays, which are not read"
+                if item == _ARRAY
+                else f"`{key}` is an array of the unknown value type {item}"
             )
-        return texts
+        self.need(count * (8 if item == _STRING else _dtype(item).itemsize), what)
+        self.items += count
+        if self.items > MAX_ITEMS:
+            raise _Bad(f"{what} are more than are read: a header may hold {MAX_ITEMS:,}")
+        start = self.position
+        if item == _STRING:
+            self._pass_texts(key, count)
+        else:
+            self.position += count * _dtype(item).itemsize
+        return _Stored(self.source, key, item, count, start, self.position, array=True)
+
+    def _pass_texts(self, key: str, count: int) -> None:
+        """Each of the strings lies inside the file; none is read."""
+        data, start, position = self.data, self.position, self.position
+        last = min(len(data), start + _ARRAY_BYTES - self.array_bytes)
+        length_at = struct.Struct("<Q").unpack_from
+        passed, at = 0, position
+        while passed < count and position + 8 <= last:
+            at = position
+            position += 8 + length_at(data, position)[0]
+            passed += position <= last
+        if passed < count:
+            problem = (
+                "passes the end of the file: the file is cut short or forged"
+                if last == len(data)
+                else f"passes the {_ARRAY_BYTES:,} bytes that a header's strings may take"
+            )
+            raise _Bad(f"`{key}`: string {passed:,} of {count:,} at byte {at:,} {problem}")
+        self.position = position
+        self.array_bytes += position - start
+        self.source.release(start, position)
+
+
+def _dtype(kind: int) -> np.dtype[Any]:
+    return np.dtype(_SCALARS[kind]).newbyteorder("<")
 
 
 def read_gguf(path: str | Path, report: Report) -> GgufFile | None:
@@ -155,10 +253,11 @@ def read_gguf(path: str | Path, report: Report) -> GgufFile | None:
         report.add("files", f"{path}: {problem}")
         return None
     source = MappedFile(path, size)
-    cursor = _Cursor(source.view(0, size))
-    cursor.position = 8
     try:
+        cursor = _Cursor(source)
+        cursor.position = 8
         metadata, entries = _header(cursor)
+        architecture = _architecture(metadata)
         alignment = _alignment(metadata)
     except _Bad as bad:
         report.add("files", f"{path}: {bad}")
@@ -171,16 +270,16 @@ def read_gguf(path: str | Path, report: Report) -> GgufFile | None:
     )
     tensors: dict[str, TensorLocation] = {}
     for location in found:
-        named = _published(location, metadata, report)
+        named = published(location, architecture, metadata, report)
         if named.name in tensors:
             report.add("files", f"{path}: `{location.name}` stands twice in the header")
         tensors[named.name] = named
     lost = [entry for entry, location in zip(entries, stored, strict=True) if location is None]
-    broken = frozenset(_published_name(entry[0], metadata) for entry in lost)
+    broken = frozenset(published_name(entry[0], architecture) for entry in lost)
     return GgufFile(path, metadata, Header(tensors, broken))
 
 
-def gguf_metadata(path: str | Path) -> dict[str, Any]:
+def gguf_metadata(path: str | Path) -> Mapping[str, Any]:
     """The metadata of a GGUF file by key; a damaged file is a PlanError."""
     report = Report()
     file = read_gguf(path, report)
@@ -210,35 +309,51 @@ def _not_gguf(start: bytes, size: int) -> str:
 _Entry = tuple[str, list[int], int, int]
 
 
-def _header(cursor: _Cursor) -> tuple[dict[str, Any], list[_Entry]]:
+def _header(cursor: _Cursor) -> tuple[Metadata, list[_Entry]]:
     """Metadata by key, and each tensor's (name, sizes fastest first, encoding, offset)."""
     tensors: int = cursor.number("Q", "the tensor count")
     keys: int = cursor.number("Q", "the metadata count")
     # A key takes at least 13 bytes and a tensor 24: what a forged count cannot get past.
     cursor.need(keys * 13, f"metadata of {keys:,} keys")
-    metadata: dict[str, Any] = {}
+    if keys > MAX_KEYS:
+        raise _Bad(f"has {keys:,} metadata keys; at most {MAX_KEYS:,} are read")
+    values: dict[str, Any] = {}
     for k in range(keys):
-        key = cursor.text(f"the name of metadata key {k}")
-        if key in metadata:
+        key = cursor.name(f"the name of metadata key {k}")
+        if key in values:
             raise _Bad(f"the metadata key `{key}` stands twice")
-        metadata[key] = cursor.value(cursor.number("I", f"`{key}`"), f"`{key}`")
+        values[key] = cursor.value(key)
     cursor.need(tensors * 24, f"the description of {tensors:,} tensors")
+    if tensors > MAX_TENSORS:
+        raise _Bad(f"has {tensors:,} tensors; at most {MAX_TENSORS:,} are read")
     entries: list[_Entry] = []
     for k in range(tensors):
-        name = cursor.text(f"the name of tensor {k}")
+        name = cursor.name(f"the name of tensor {k}")
         axes: int = cursor.number("I", f"`{name}`")
         if axes > MAX_AXES:
             raise _Bad(f"`{name}` has {axes:,} axes; GGUF tensors have at most {MAX_AXES}")
         sizes = [int(cursor.number("Q", f"`{name}`")) for _ in range(axes)]
         encoding: int = cursor.number("I", f"`{name}`")
         entries.append((name, sizes, encoding, cursor.number("Q", f"`{name}`")))
-    return metadata, entries
+    return Metadata(values), entries
 
 
-def _alignment(metadata: dict[str, Any]) -> int:
+def _architecture(metadata: Metadata) -> str:
+    architecture: Any = metadata.get("general.architecture", "")
+    if not isinstance(architecture, str):
+        raise _Bad(f"`general.architecture` is {_short(architecture)}, not a string")
+    return architecture
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) < 60 else f"{text[:57]}..."
+
+
+def _alignment(metadata: Metadata) -> int:
     alignment: Any = metadata.get("general.alignment", GGUF_DEFAULT_ALIGNMENT)
     if type(alignment) is not int or alignment <= 0 or alignment & (alignment - 1):
-        raise _Bad(f"`general.alignment` is {alignment!r}, not a power of two")
+        raise _Bad(f"`general.alignment` is {_short(alignment)}, not a power of two")
     return alignment
 
 
@@ -258,6 +373,12 @@ def _location(
         report.add("files", f"{path}: `{name}` has the sizes {sizes}: more than any file can hold")
         return None
     dtype = _PLAIN.get(scheme.name)
+    if dtype is None and not can_dequantise(scheme.name):
+        report.add(
+            "files",
+            f"{path}: `{name}` is stored as {scheme.name}, an encoding that is not read",
+        )
+        return None
     if dtype is None and (not sizes or sizes[0] % block):
         report.add(
             "files",
@@ -273,61 +394,3 @@ def _location(
     end = start + math.prod(sizes) // block * width
     shape = tuple(reversed(sizes))
     return TensorLocation(path, name, dtype, shape, start, end, scheme.name, None, source)
-
-
-# GGUF's names to those of the checkpoints it is made from, for the families that share them.
-_MODULES = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-_WHOLE = {
-    "token_embd": "model.embed_tokens",
-    "output_norm": "model.norm",
-    "output": "lm_head",
-}
-_NAMED = frozenset({"llama", "qwen2", "qwen3"})
-_PAIRED = {"attn_q": "head_count", "attn_k": "head_count_kv"}
-_BLOCK = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
-
-
-def _published(
-    location: TensorLocation, metadata: dict[str, Any], report: Report
-) -> TensorLocation:
-    """The tensor as its first checkpoint named and laid it out; of an unknown family, as it is."""
-    name = _published_name(location.name, metadata)
-    match = _BLOCK.fullmatch(location.name)
-    # Only the llama converter stores the rows of q and k as interleaved pairs.
-    if metadata.get("general.architecture") != "llama" or match is None or match[2] not in _PAIRED:
-        return replace(location, name=name)
-    key = f"llama.attention.{_PAIRED[match[2]]}"
-    heads: Any = metadata.get(key, metadata.get("llama.attention.head_count"))
-    rows = location.shape[0] if location.shape else 0
-    if type(heads) is int and heads > 0 and rows % (2 * heads) == 0:
-        return replace(location, name=name, heads=heads)
-    report.add(
-        "files",
-        f"{location.file}: `{location.name}` has {rows} rows, which `{key}` = {heads!r} "
-        "does not divide into pairs",
-    )
-    return replace(location, name=name)
-
-
-def _published_name(name: str, metadata: dict[str, Any]) -> str:
-    if metadata.get("general.architecture") not in _NAMED:
-        return name
-    stem, _, suffix = name.rpartition(".")
-    if stem in _WHOLE:
-        return f"{_WHOLE[stem]}.{suffix}"
-    match = _BLOCK.fullmatch(name)
-    if match is None or match[2] not in _MODULES:
-        return name
-    return f"model.layers.{match[1]}.{_MODULES[match[2]]}.{match[3]}"

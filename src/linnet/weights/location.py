@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import mmap
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf.constants import GGMLQuantizationType
-from gguf.quants import dequantize
 
 from linnet.diagnostics import PlanError
 from linnet.weights.arrays import DTYPES, Array, RawTensor, as_array
+from linnet.weights.dequantise import dequantise
 from linnet.weights.report import Report
 
 MEMORY = Path("<memory>")
-# Quantised rows are widened in groups of about this many elements, so that the f32 form of a
-# large tensor never stands beside its rounded one.
-GROUP = 1 << 22
 
 
 class MappedFile:
@@ -58,12 +53,33 @@ class MappedFile:
         return self._map
 
 
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """Rows of a projection are stored as the interleaved pairs of each head, and read as halves."""
+
+    heads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transposed:
+    """A matrix is stored the other way round."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlusOne:
+    """Numbers are stored with 1 added to them."""
+
+
+Form = Paired | Transposed | PlusOne
+"""How the stored form of a tensor differs from what is read."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorLocation:
     """A stored tensor: its file, name, shape and byte range; no byte of it has been read.
 
-    `dtype` is None for a quantised tensor, whose `encoding` names the scheme instead. `heads` is
-    set where the rows of a projection are stored in interleaved pairs and read back as halves.
+    `dtype` is None for a quantised tensor, whose `encoding` names the scheme instead. `shape` is
+    that of the tensor as it is read; `form` says how the stored one differs.
     """
 
     file: Path
@@ -73,7 +89,7 @@ class TensorLocation:
     start: int
     end: int
     encoding: str = ""
-    heads: int | None = None
+    form: Form | None = None
     source: Any = field(default=None, repr=False)
 
     @property
@@ -86,7 +102,7 @@ class TensorLocation:
             raise PlanError(
                 f"{self.file}: `{self.name}` is quantised ({self.encoding}): read() dequantises it"
             )
-        if isinstance(self.source, MappedFile) and self.heads is None:
+        if isinstance(self.source, MappedFile) and self.form is None:
             return RawTensor(self.dtype, self.shape, self.source.view(self.start, self.end))
         return RawTensor(self.dtype, self.shape, self.read().tobytes())
 
@@ -98,36 +114,39 @@ class TensorLocation:
         """
         if not isinstance(self.source, MappedFile):
             array = as_array(self.source)
-        elif self.dtype is None:
-            return self._halves(self._dequantised(self.source, DTYPES[dtype or "f32"]))
-        else:
-            data = self.source.view(self.start, self.end)
-            array = np.frombuffer(data, DTYPES[self.dtype]).reshape(self.shape)
-        wanted = DTYPES[dtype] if dtype is not None else array.dtype
-        return self._halves(array.astype(wanted, copy=False))
+            return array.astype(DTYPES[dtype] if dtype else array.dtype, copy=False)
+        data = np.frombuffer(self.source.view(self.start, self.end), np.uint8)
+        match self.form:
+            case None:
+                return self._numbers(data, dtype)
+            case Paired(heads):
+                return _halves(self._numbers(data, dtype), heads)
+            case Transposed():
+                return np.ascontiguousarray(self._numbers(data, dtype).T)
+            case PlusOne():
+                less = self._numbers(data, "f32") - np.float32(1)
+                return less.astype(DTYPES[dtype or self.dtype or "f32"], copy=False)
 
     def release(self) -> None:
         """The mapped pages of this tensor count as memory no longer."""
         if isinstance(self.source, MappedFile):
             self.source.release(self.start, self.end)
 
-    def _dequantised(self, source: MappedFile, dtype: np.dtype[Any]) -> Array:
-        scheme = GGMLQuantizationType[self.encoding]
-        width = self.shape[-1]
-        rows = math.prod(self.shape[:-1])
-        data = np.frombuffer(source.view(self.start, self.end), np.uint8).reshape(rows, -1)
-        result = np.empty((rows, width), dtype)
-        step = max(1, GROUP // width)
-        for row in range(0, rows, step):
-            result[row : row + step] = dequantize(data[row : row + step], scheme)
-        return result.reshape(self.shape)
+    def _numbers(self, data: Array, dtype: str | None) -> Array:
+        """What the bytes hold, in the stored layout."""
+        shape = self.shape[::-1] if isinstance(self.form, Transposed) else self.shape
+        if self.dtype is not None:
+            array = data.view(DTYPES[self.dtype]).reshape(shape)
+            return array.astype(DTYPES[dtype or self.dtype], copy=False)
+        result = np.empty(shape, DTYPES[dtype or "f32"])
+        dequantise(data, self.encoding, result.reshape(-1))
+        return result
 
-    def _halves(self, array: Array) -> Array:
-        """Rows 2k and 2k + 1 of a head are its k-th pair: all first ones, then all second ones."""
-        if self.heads is None:
-            return array
-        paired = array.reshape(self.heads, -1, 2, *array.shape[1:])
-        return np.ascontiguousarray(paired.swapaxes(1, 2)).reshape(array.shape)
+
+def _halves(array: Array, heads: int) -> Array:
+    """Rows 2k and 2k + 1 of a head are its k-th pair: all first ones, then all second ones."""
+    paired = array.reshape(heads, -1, 2, *array.shape[1:])
+    return np.ascontiguousarray(paired.swapaxes(1, 2)).reshape(array.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,11 +184,16 @@ def check_layout(
         if location.end > position:
             position, before = location.end, name
     if position > size:
-        beyond = next(location for location in locations if location.end > size)
+        beyond = next((location for location in locations if location.end > size), None)
+        first = (
+            f"; `{beyond.name}` ({beyond.nbytes:,} bytes at {beyond.start:,}) is the first that is "
+            "not whole"
+            if beyond is not None
+            else ""
+        )
         report.add(
             "files",
-            f"{path}: cut short: {size:,} bytes, its header describes {position:,}; `{beyond.name}`"
-            f" ({beyond.nbytes:,} bytes at {beyond.start:,}) is the first that is not whole",
+            f"{path}: cut short: {size:,} bytes, its header describes {position:,}{first}",
         )
     elif size - position >= alignment and complete:
         report.add(
