@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "torch": ("linnet.cli.torch", "the PyTorch source that a program becomes"),
     "lsp": ("linnet.cli.lsp", "the language server, for editors to start"),
     "run": ("linnet.cli.run", "ask a model of the zoo, and stream its answer"),
+    "chat": ("linnet.cli.chat", "a conversation with a model, in the terminal"),
     "nest": ("linnet.nest.__main__", "fetch and list the models of the zoo"),
 }
 
