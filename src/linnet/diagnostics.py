@@ -47,6 +47,7 @@ CODES: dict[str, str] = {
     "E2122": "self-referential declaration",
     "E2123": "not a compile-time integer",
     "E2124": "misused `for` value or `yield`",
+    "E2125": "a method that a trait requires is missing or different",
     "E2190": "not implemented yet",
     "E2201": "index extents differ",
     "E2202": "shapes differ",

@@ -69,7 +69,7 @@ class LinnetLexer(RegexLexer):  # type: ignore[misc]
                 bygroups(Keyword.Declaration, Whitespace, Name.Function),
             ),
             (
-                rf"\b(block|struct|enum|type)(\s+)({_NAME})",
+                rf"\b(block|trait|struct|enum|type)(\s+)({_NAME})",
                 bygroups(Keyword.Declaration, Whitespace, Name.Class),
             ),
             (rf"\b(?:{'|'.join(sorted(REDUCTIONS))})(?=\s*\[|<{_NAME}>\s*\[)", Operator.Word),

@@ -6,6 +6,7 @@ Trees are never copied; one node has one entry, since functions are checked once
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -19,6 +20,7 @@ from linnet.types import (
     GenericValue,
     StructType,
     Type,
+    substitute_generic,
 )
 from linnet.workspace import ModuleFile, Package
 
@@ -229,7 +231,10 @@ class Frame:
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Signature:
-    """A function's types in its own generics; `facts` are its and its block's where clauses."""
+    """A function's types in its own generics; `facts` are its and its block's where clauses.
+
+    `block` is the block or trait in which it is written.
+    """
 
     fn: tree.Fn
     module: Module
@@ -249,13 +254,39 @@ class MemberInfo:
     optional: bool
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class ImplInfo:
+    """A trait that a block implements, its arguments in the block's generics."""
+
+    impl: tree.Impl
+    trait: BlockType
+
+
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
 class BlockInfo:
+    """A block or a trait; `methods` are its own, then those that its traits provide.
+
+    `effects` are those of what its traits provide, which differ from block to block.
+    """
+
     block: tree.Block
     module: Module
     members: dict[str, MemberInfo]
     methods: dict[str, tree.Fn]
     facts: tuple[Relation, ...]
+    impls: tuple[ImplInfo, ...] = ()
+    effects: dict[tree.Fn, Effects] = field(default_factory=dict["tree.Fn", "Effects"])
+
+    def bindings(
+        self, own: Mapping[str, GenericValue], home: tree.Block | None
+    ) -> dict[str, GenericValue]:
+        """The generics of where a method is written, the block or a trait of it, by its own."""
+        for each in self.impls if home is not self.block else ():
+            if each.trait.decl is home and home is not None:
+                names = [g.name.text for g in home.generics]
+                args = (substitute_generic(a, own) for a in each.trait.args)
+                return dict(zip(names, args, strict=True))
+        return dict(own)
 
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
@@ -286,7 +317,8 @@ class Effects:
     """State that a function reads and writes, through its calls, as member paths of its block.
 
     A path is member names joined by dots with `*` for any position in a sub array. `members` are
-    the params and buffers it uses, likewise.
+    the params and buffers it uses, likewise. In a trait, a required method stands for the state
+    that it may write.
     """
 
     reads: frozenset[str]
@@ -364,6 +396,7 @@ __all__ = [
     "FnCall",
     "Frame",
     "GenericName",
+    "ImplInfo",
     "IndexVar",
     "ItemName",
     "Local",

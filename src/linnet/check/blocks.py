@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from linnet.check import calls
+from linnet.check import calls, traits
 from linnet.check.analysis import Analysis, BlockInfo, MemberInfo, Module
 from linnet.check.scope import Checking, Scope
 from linnet.check.typeexprs import bindings_of
@@ -45,7 +45,8 @@ def instance_of(info: MemberInfo) -> BlockType | None:
 
 
 def check_instances(checking: Checking) -> None:
-    """Every `sub` satisfies its block's where clauses, and no block contains itself."""
+    """Every `sub` satisfies its block's where clauses, and every block its traits; and no block
+    contains itself."""
     sound = _of_finite_depth(checking.analysis)
     for info in checking.analysis.blocks.values():
         if info.module in checking.reused:
@@ -65,6 +66,7 @@ def check_instances(checking: Checking) -> None:
             clauses = checking.clauses.get(instance.decl, ())
             at = member.member.type
             calls.prove_instance(scope, at, instance.name, clauses, bindings_of(instance))
+        traits.check(scope, info)
         if info.block not in sound:
             _contains_itself(scope, info)
 
@@ -135,8 +137,9 @@ def roots(analysis: Analysis, module: Module) -> list[tree.Block]:
         item
         for item in module.items.values()
         if isinstance(item, tree.Block)
+        and not isinstance(item, tree.Trait)
         and item not in held
-        and any(fn.kind == "entry" for fn in item.methods)
+        and any(fn.kind == "entry" for fn in analysis.blocks[item].methods.values())
     ]
 
 

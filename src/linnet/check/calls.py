@@ -178,22 +178,22 @@ def call(scope: Scope, e: tree.Call, hint: Expected | None) -> Type:
     match symbol:
         case PreludeName(name) if is_function(name):
             return prelude.call(scope, e, name, hint)
-        case ItemName(tree.Fn() as fn, module):
-            scope.touched.calls.append(Called(fn, None, e.span))
-            return _function(scope, e, fn, module, None, None, hint)
+        case ItemName(tree.Fn() as fn, _):
+            return _function(scope, e, Called(fn, None, e.span), None, None, hint)
         case ItemName(tree.Struct() as struct, _):
             return _struct(scope, e, struct, hint)
         case MethodName(fn):
             assert scope.block is not None
-            scope.touched.calls.append(Called(fn, "", e.span))
             block = scope.block
             args = typeexprs.in_order(block.generics, typeexprs.identity(block.generics))
             owner = BlockType(block, block.name.text, args)
-            module = scope.analysis.blocks[block].module
-            return _function(scope, e, fn, module, owner, None, hint)
+            return _function(scope, e, Called(fn, "", e.span), owner, None, hint)
         case PreludeName(name):
             fix = f"write `cast<{name}>(...)`" if name[0].islower() else None
             scope.report("E2106", f"`{name}` is a type, not a function", callee, help=fix)
+        case ItemName(tree.Trait(), _):
+            fix = "call a method of a block that implements it"
+            scope.report("E2106", f"`{text_of(callee)}` is a trait", callee, help=fix)
         case ItemName(tree.Block(), _):
             name = text_of(callee)
             fix = f"declare `sub x: {name}<...>` in a block and call a method of `x`"
@@ -276,11 +276,12 @@ def _method_of(scope: Scope, e: tree.Call, callee: tree.Field, hint: Expected | 
             scope.report("E2107", f"{base.name} has no method `{name}`", callee.name, help=help)
         return abandon(scope, e)
     if not fn.public and info.block is not scope.block:
-        _private(scope, callee, base, fn, info.module)
+        home = scope.analysis.signatures[fn].module if fn in scope.analysis.signatures else None
+        _private(scope, callee, base, fn, home or info.module)
         return abandon(scope, e)
     scope.analysis.symbols[callee] = scope.analysis.symbols[callee.name] = MethodName(fn)
-    scope.touched.calls.append(Called(fn, f"{exprs.path_of(scope, callee.base)}.", e.span))
-    return _function(scope, e, fn, info.module, base, callee.base, hint)
+    called = Called(fn, f"{exprs.path_of(scope, callee.base)}.", e.span, info.block)
+    return _function(scope, e, called, base, callee.base, hint)
 
 
 def _private(scope: Scope, callee: tree.Field, base: BlockType, fn: tree.Fn, home: Module) -> None:
@@ -319,18 +320,21 @@ def _plain_method(scope: Scope, e: tree.Call, callee: tree.Field, base: Type) ->
 def _function(
     scope: Scope,
     e: tree.Call,
-    fn: tree.Fn,
-    module: Module,
+    called: Called,
     owner: BlockType | None,
     receiver: tree.Expr | None,
     hint: Expected | None,
 ) -> Type:
+    scope.touched.calls.append(called)
+    fn = called.fn
     signature = scope.analysis.signatures.get(fn)
     if signature is None or fn in scope.checking.broken:
         return abandon(scope, e)
     names = [name for name, _ in signature.params]
     optional = [p.default is not None for p in fn.params]
-    start = typeexprs.bindings_of(owner) if owner is not None else {}
+    start = {}
+    if owner is not None and (info := info_of(scope, owner)) is not None:
+        start = info.bindings(typeexprs.bindings_of(owner), signature.block)
     filling = _Filling(scope, e, fn.name.text, fn.generics, start)
     types = [type for _, type in signature.params]
     meant = partial(filling.meant_as_generics, types)
@@ -361,10 +365,11 @@ def _function(
     result = substitute(result, bindings)
     if scope.findings.errors == errors:
         refuse_negative(scope, e, fn.name.text, result)
-    meaning = FnCall(fn, module, owner, receiver, bindings, tuple(args), result, lifted)
+    home = signature.module
+    meaning = FnCall(fn, home, owner, receiver, bindings, tuple(args), result, lifted)
     scope.analysis.calls[e] = meaning
     if lifted:
-        scope.checking.lifted.append((scope, e, fn))
+        scope.checking.lifted.append((scope, e, called))
     # What a wrong call gives is not what was meant: one mistake, one error.
     return result if scope.findings.errors == errors else UNKNOWN
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from linnet.check import consts, exprs, typeexprs
+from linnet.check import consts, exprs, traits, typeexprs
 from linnet.check.analysis import (
     BlockInfo,
     GenericName,
@@ -322,11 +322,14 @@ def _block(checking: Checking, item: tree.Block, module: Module) -> None:
     refuse_repeats(scope, [*(g.name for g in item.generics), *names], "member")
     for name in names:
         refuse_prelude(scope, name)
+    impls = traits.implemented(scope, item)
     members: dict[str, MemberInfo] = {}
     for member in item.members:
         members.setdefault(member.name.text, _member(scope, member))
-    methods = {f.name.text: f for f in reversed(item.methods)}
-    info = BlockInfo(item, module, members, methods, tuple(r for _, r in clauses))
+    methods: dict[str, tree.Fn] = {}
+    for fn in (*item.methods, *traits.provided(impls)):
+        methods.setdefault(fn.name.text, fn)
+    info = BlockInfo(item, module, members, methods, tuple(r for _, r in clauses), impls)
     checking.analysis.blocks[item] = info
     for member in item.members:
         checking.analysis.symbols[member.name] = MemberName(member)

@@ -235,6 +235,9 @@ def _where_edit(scope: Scope, names: frozenset[str], clauses: str) -> Edit | Non
     if owner.where:
         end = owner.where[-1].span.end
         return Edit(Span(owner.span.source, end, end), f", {clauses}")
+    if isinstance(owner, tree.Fn) and owner.required:
+        end = owner.span.end
+        return Edit(Span(owner.span.source, end, end), f" where {clauses}")
     header: list[tree.Syntax] = [owner.name, *owner.generics]
     if isinstance(owner, tree.Fn):
         header += [*owner.params, *((owner.result,) if owner.result else ())]

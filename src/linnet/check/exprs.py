@@ -387,6 +387,8 @@ def _item(scope: Scope, e: tree.Name | tree.Field, item: tree.Item, module: Modu
             return info.type
         case tree.Fn():
             what, fix = "a function", f"call it: `{name}(...)`"
+        case tree.Trait():
+            what, fix = "a trait", f"a block implements it: `impl {name}<...>`"
         case tree.Block():
             what, fix = "a block", f"declare `sub x: {name}<...>` and use `x`"
         case tree.Enum():

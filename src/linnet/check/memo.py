@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # a Checking holds a Memo
 _ANALYSIS = tuple(
     f.name for f in fields(Analysis) if f.name not in ("package", "modules", "roots", "findings")
 )
-_CHECKING = ("owners", "defaults", "divisors", "clauses", "aliases")
+_CHECKING = ("owners", "defaults", "divisors", "clauses", "aliases", "touched")
 
 Table = dict[tree.Syntax, Any]
 

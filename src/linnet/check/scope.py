@@ -114,11 +114,15 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """A call site: `prefix` is the receiver's path below the block, None for a free function."""
+    """A call site: `prefix` is the receiver's path below the block, None for a free function.
+
+    `block` is the receiver's, where that is another.
+    """
 
     fn: tree.Fn
     prefix: str | None
     span: Span
+    block: tree.Block | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -189,8 +193,8 @@ class Checking:
     used_locals: set[Local] = field(default_factory=set[Local])
     all_locals: list[Local] = field(default_factory=list[Local])
     # Calls on elements of index notation, which must not write state.
-    lifted: list[tuple[Scope, tree.Call, tree.Fn]] = field(
-        default_factory=list["tuple[Scope, tree.Call, tree.Fn]"]
+    lifted: list[tuple[Scope, tree.Call, Called]] = field(
+        default_factory=list["tuple[Scope, tree.Call, Called]"]
     )
     touched: dict[tree.Fn, Touched] = field(default_factory=dict[tree.Fn, Touched])
     own_constants: set[tree.Const] = field(default_factory=set[tree.Const])

@@ -73,8 +73,9 @@ def function(checking: Checking, signature: Signature) -> None:
             local = Local(name, param, type, "param")
             checking.analysis.symbols[param] = checking.analysis.symbols[param.name] = local
             scope.params.setdefault(name, local)
-        with scope.nested():
-            _body(scope, fn, signature.result)
+        if not fn.required:
+            with scope.nested():
+                _body(scope, fn, signature.result)
 
 
 def _body(scope: Scope, fn: tree.Fn, result: Type | None) -> None:

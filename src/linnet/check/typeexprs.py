@@ -180,6 +180,14 @@ def _item_type(scope: Scope, t: tree.NamedType, item: tree.Item) -> Type:
             if values is None:
                 return UNKNOWN
             return StructType(item, item.name.text, in_order(item.generics, values))
+        case tree.Trait():
+            scope.report(
+                "E1208",
+                f"`{t.path.text}` is a trait, not a type",
+                t,
+                help=f"name a block that implements it, by the line `impl {text_of(t)}` in it",
+            )
+            return UNKNOWN
         case tree.Block():
             values = arguments(scope, t, item.generics, t.generics or (), item.name.text)
             if values is None:

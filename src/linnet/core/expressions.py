@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TypeVar, cast
 
 from linnet.check.analysis import (
@@ -531,11 +532,26 @@ def fn_call(body: Body, e: tree.Call, call: FnCall) -> Value:
         for g in call.fn.generics
     }
     args = arguments(body, call, ref, own)
+    if call.fn.required:
+        assert ref is not None
+        call = _implemented(body, call, ref)
+        own = dict(zip((g.name.text for g in call.fn.generics), own.values(), strict=True))
     if body.frame and any(_over_frame(a) for a in args):
         if elementwise(body, call, ref, own):
             return inlined(body, call, ref, own, args)
         return control.for_elements(body, call, ref, own, args, e.span)
     return called(body, call, ref, own, args, e.span)
+
+
+def _implemented(body: Body, call: FnCall, ref: BlockRef) -> FnCall:
+    """The call of the block's own method instead of the one that a trait requires."""
+    fn = ref.bound.info.methods[call.fn.name.text]
+    return replace(call, fn=fn, module=body.analysis.signatures[fn].module)
+
+
+def _generics(body: Body, fn: tree.Fn, ref: BlockRef | None) -> Mapping[str, GenericValue]:
+    """The generics around a function, as this block has them."""
+    return ref.bound.generics(body.analysis.signatures[fn].block) if ref else {}
 
 
 def called(
@@ -548,8 +564,9 @@ def called(
 ) -> Value:
     """A call on whole values; the state that it writes is the caller's from here on."""
     params = body.analysis.signatures[call.fn].params
+    bindings = {**_generics(body, call.fn, ref), **own}
     args = tuple(
-        _settled(body, a, substitute(t, own)) for a, (_, t) in zip(args, params, strict=True)
+        _settled(body, a, substitute(t, bindings)) for a, (_, t) in zip(args, params, strict=True)
     )
     lowered = body.lowering.function(
         call.fn,
@@ -599,7 +616,7 @@ def arguments(
             out.append(values[arg])
             continue
         assert param.default is not None
-        with scoped(body, {**(ref.bound.bindings if ref else {}), **own}):
+        with scoped(body, {**_generics(body, call.fn, ref), **own}):
             out.append(expr(body, param.default))
     return tuple(out)
 
@@ -622,7 +639,7 @@ def inlined(
     args: tuple[Value, ...],
 ) -> Value:
     """A call on elements: the body, once, over the frame."""
-    with scoped(body, {**(ref.bound.bindings if ref else {}), **own}):
+    with scoped(body, {**_generics(body, call.fn, ref), **own}):
         for param, value in zip(call.fn.params, args, strict=True):
             body.bind(param.name, value)
         return run(body, call.fn.body)
@@ -634,7 +651,7 @@ def elementwise(
     """Whether a body can run over a frame as it stands: without loops, and on scalars alone."""
     if ref is not None and (ref.base != "self" or ref.parts):
         return False
-    bindings = {**(ref.bound.bindings if ref else {}), **own}
+    bindings = {**_generics(body, call.fn, ref), **own}
     for stmt in call.fn.body:
         for node in tree.walk(stmt):
             type: Type | None = None

@@ -136,7 +136,7 @@ class Lowering:
         args: tuple[Value, ...],
     ) -> Lowered:
         signature = self.analysis.signatures[fn]
-        bindings = {**(owner.bindings if owner else {}), **own}
+        bindings = {**(owner.generics(signature.block) if owner else {}), **own}
         facts = tuple(
             r
             for r in (f.substitute(dim_bindings(bindings)) for f in signature.facts)
@@ -243,9 +243,10 @@ def lower(
     presence = frozenset(p for p in optionals if there(p))
     listed = bound_manifest(analysis, block, bindings)
     found: dict[str, Function] = {}
-    available = [m for m in block.methods if m.kind == "entry"]
+    available = [m for m in info.methods.values() if m.kind == "entry"]
     for fn in _chosen(available, entries, block.name.text):
-        found[fn.name.text] = _lower_entry(lowering, fn, info.module, bound, presence)
+        module = analysis.signatures[fn].module
+        found[fn.name.text] = _lower_entry(lowering, fn, module, bound, presence)
     program = _program(lowering, block.name.text, found, listed, bindings, main)
     return replace(program, absent=tuple(p for p in optionals if p not in presence))
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from linnet.check.analysis import BlockInfo, IndexVar
 from linnet.core.ir import Literal, Node
 from linnet.dims import Dim
+from linnet.syntax import tree
 from linnet.types import I64, GenericValue, StructType, scalar
 
 
@@ -58,6 +59,10 @@ class Bound:
     info: BlockInfo
     bindings: dict[str, GenericValue]
     name: str
+
+    def generics(self, home: tree.Block | None) -> dict[str, GenericValue]:
+        """The generics of where a method is written, which may be a trait of the block."""
+        return self.info.bindings(self.bindings, home)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

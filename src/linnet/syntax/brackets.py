@@ -136,7 +136,7 @@ class _Pairing:
         elif kind in TOP_WORDS:
             while len(self.stack) > 1:
                 self.pop()
-            self.role = "block" if kind == "block" else ""
+            self.role = "block" if kind in ("block", "trait") else ""
 
     def leave_to_block(self) -> None:
         while len(self.stack) > 1 and self.stack[-1].role != "block":

@@ -172,7 +172,8 @@ class _Formatter(Stream):
                 parts += self.function(item)
             case tree.Block():
                 parts += [self.generics(item.generics), self.where(item.where)]
-                nodes: list[tree.Member | tree.Fn] = [*item.members, *item.methods]
+                nodes: list[tree.Impl | tree.Member | tree.Fn] = []
+                nodes += [*item.impls, *item.members, *item.methods]
                 nodes.sort(key=lambda node: node.span.start)
                 parts.append(self.braces(nodes, self.member_or_method, _between_members))
         return join(*parts)
@@ -190,9 +191,8 @@ class _Formatter(Stream):
         result: list[Layout] = []
         if fn.result is not None:
             result = [_SPACE, self.take("->"), _SPACE, self.type(fn.result)]
-        where = self.where(fn.where)
-        body = self.braces(fn.body, self.statement, _keep)
-        return [generics, extended(params, *result), where, body]
+        head = [generics, extended(params, *result), self.where(fn.where, brace=not fn.required)]
+        return head if fn.required else [*head, self.braces(fn.body, self.statement, _keep)]
 
     def param(self, param: tree.Param) -> Layout:
         parts = [self.take(), *self.annotation(param.type)]
@@ -210,10 +210,10 @@ class _Formatter(Stream):
             parts.append(self.bound("=", param.default))
         return join(*parts)
 
-    def where(self, clauses: Sequence[tree.Relation]) -> Layout:
+    def where(self, clauses: Sequence[tree.Relation], *, brace: bool = True) -> Layout:
         """Up to the opening brace: one clause on the line of the brace, several one a line."""
         if not clauses:
-            return _SPACE
+            return _SPACE if brace else text("")
         parts = [self.line(hard=True), self.take("where")]
         inside: list[Layout] = []
         for clause in clauses:
@@ -221,6 +221,8 @@ class _Formatter(Stream):
             if clause is not clauses[-1]:
                 inside.append(self.comma())
         self.drop(",")
+        if not brace:
+            return join(*parts, group(indent(*inside), broken=len(clauses) > 1))
         return join(*parts, self.before_brace(inside, broken=len(clauses) > 1))
 
     def before_brace(self, inside: Sequence[Layout], *, broken: bool = False) -> Layout:
@@ -232,9 +234,11 @@ class _Formatter(Stream):
         left = self.expr(relation.left)
         return group(left, indent(*self.operator(), self.expr(relation.right)))
 
-    def member_or_method(self, node: tree.Member | tree.Fn) -> Layout:
+    def member_or_method(self, node: tree.Impl | tree.Member | tree.Fn) -> Layout:
         if isinstance(node, tree.Fn):
             return self.item(node)
+        if isinstance(node, tree.Impl):
+            return join(self.take(), _SPACE, self.type(node.trait))
         parts = [self.take(), _SPACE, self.take(), *self.annotation(node.type)]
         if node.value is not None:
             parts.append(self.bound("=", node.value))
@@ -517,5 +521,6 @@ def _between_items(before: tree.Syntax, after: tree.Syntax) -> Blank:
 
 
 def _between_members(before: tree.Syntax, after: tree.Syntax) -> Blank:
-    members = isinstance(before, tree.Member) and isinstance(after, tree.Member)
-    return Blank.KEEP if members else Blank.ONE
+    close = isinstance(before, tree.Member) and isinstance(after, tree.Member)
+    close = close or (isinstance(before, tree.Impl) and isinstance(after, tree.Impl))
+    return Blank.KEEP if close else Blank.ONE

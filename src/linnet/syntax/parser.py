@@ -31,6 +31,7 @@ _ASSIGNED_OPERATORS = words("+ - * / % & | ^")
 _OTHER_FN_WORDS = words("def func function fun proc")
 # What a value cannot begin with and yet is meant as one.
 _BEGINS_MISTAKE = frozenset({RESERVED, BAD, "self", "crate", "super"})
+_IMPL = "write `impl Trait<...>` among the members of the block, which has the methods"
 _PARTS_TAKE_DOTS = "the parts of a module path are separated by `.`"
 
 
@@ -49,6 +50,7 @@ def parse_text(text: str, name: str = "<text>") -> tuple[tree.File, Findings]:
 class _Parser(Expressions):
     returns = False  # the body at hand ends in `return`
     yields = False  # it ends in `yield`
+    in_trait = False
     lost_if = False  # an `if` with statements in it was reported in this function
 
     # ------------------------------------------------------------ file
@@ -171,7 +173,7 @@ class _Parser(Expressions):
         match self.token.kind:
             case "fn" | "op" | "entry":
                 return self.function(first, public)
-            case "block":
+            case "block" | "trait":
                 return self.block(first, public)
             case "const":
                 return self.const(first, public)
@@ -200,6 +202,8 @@ class _Parser(Expressions):
             if self.peek().kind in FUNCTION_WORDS:
                 self.move(self.at + 2)  # not a function of its own
             return error
+        if kind == "impl":
+            return self.fail("an `impl` stands inside a `block`", help=_IMPL)
         if kind in MEMBER_WORDS:
             return self.fail(f"a `{text}` stands inside a `block`")
         if kind in STATEMENT_WORDS:
@@ -212,7 +216,7 @@ class _Parser(Expressions):
             help = "a component is a `block`"
             return self.fail(f"`{text}` is not part of the language", help=help)
         return self.expected(
-            "an item (`fn`, `op`, `entry`, `block`, `struct`, `enum`, `type` or `const`)"
+            "an item (`fn`, `op`, `entry`, `block`, `trait`, `struct`, `enum`, `type` or `const`)"
         )
 
     def const(self, first: Token, public: bool) -> tree.Const:
@@ -313,7 +317,7 @@ class _Parser(Expressions):
                 self.mend("the clauses of a `where` are separated by commas", ",")
             else:
                 self.advance()
-            if self.token.kind == "{":
+            if self.token.kind == "{" or self.at_end() or self.item_boundary(self.at):
                 break
             relations.append(self.relation())
         if self.token.kind in _RELATIONS:
@@ -350,13 +354,31 @@ class _Parser(Expressions):
         result = self.result()
         where = self.where()
         self.lost_if = False
-        body = self.body(f"`{name.text}`", returns=result is not None)
+        required = self.in_trait and self.at_method_end()
+        body = () if required else self.body(f"`{name.text}`", returns=result is not None)
         end = self.between(max(self.last_end - 1, first.start), self.last_end)
         kind = cast(Literal["fn", "op", "entry"], word)
         whole = self.since(first.start)
         return tree.Fn(
-            whole, first.docs, public, kind, name, generics, params, result, where, body, end
+            whole,
+            first.docs,
+            public,
+            kind,
+            name,
+            generics,
+            params,
+            result,
+            where,
+            body,
+            end,
+            required,
         )
+
+    def at_method_end(self) -> bool:
+        """Whether a trait's method ends here, without a body."""
+        if self.token.kind in ("{", ":", "="):
+            return False
+        return self.at_end() or self.item_boundary(self.at) or self.first_on_line(self.at)
 
     def param(self) -> tree.Param | None:
         """A parameter; None for `self`, which is reported."""
@@ -386,15 +408,19 @@ class _Parser(Expressions):
         return self.type_until("where", "{")
 
     def block(self, first: Token, public: bool) -> tree.Block:
-        self.advance()
-        name = self.name("the name of a block")
+        """A block or a trait."""
+        word = self.advance().text
+        name = self.name(f"the name of a {word}")
         generics = self.generics()
         if self.token.kind == "(":
             help = "sizes and dtypes are generics (`<H: Dim>`); weights are `param` members"
-            raise self.fail("a block takes no parameters", help=help)
+            raise self.fail(f"a {word} takes no parameters", help=help)
         where = self.where()
-        opened = self.expect("{", f"and the members of `{name.text}`")
+        what = "methods" if word == "trait" else "members"
+        opened = self.expect("{", f"and the {what} of `{name.text}`")
         self.close, self.in_block = self.partner[self.at - 1], True
+        self.in_trait = word == "trait"
+        impls: list[tree.Impl] = []
         members: list[tree.Member] = []
         methods: list[tree.Fn] = []
         commas: list[Span] = []
@@ -403,15 +429,15 @@ class _Parser(Expressions):
             if self.token.kind == "," and members:
                 commas.append(self.span(self.advance()))
             elif not self.skip_semicolons():
-                self.attempt(lambda: self.member_or_method(members, methods))
+                self.attempt(lambda: self.member_or_method(impls, members, methods))
         self.leave()
-        self.close, self.in_block = -1, False
-        self.end_braces(f"the block `{name.text}`", opened)
-        self.report_commas(commas, "the members of a block stand without commas")
+        self.close, self.in_block, self.in_trait = -1, False, False
+        self.end_braces(f"the {word} `{name.text}`", opened)
+        self.report_commas(commas, f"the {what} of a {word} stand without commas")
+        make = tree.Trait if word == "trait" else tree.Block
         whole, docs = self.since(first.start), first.docs
-        return tree.Block(
-            whole, docs, public, name, generics, where, tuple(members), tuple(methods)
-        )
+        held = tuple(impls), tuple(members), tuple(methods)
+        return make(whole, docs, public, name, generics, where, *held)
 
     def at_block_end(self) -> bool:
         if self.close >= 0 or self.token.kind in (END, "}", "use", "module"):
@@ -419,7 +445,9 @@ class _Parser(Expressions):
         word = self.peek().kind if self.token.kind == "pub" else self.token.kind
         return word in TOP_WORDS or word == "op"
 
-    def member_or_method(self, members: list[tree.Member], methods: list[tree.Fn]) -> None:
+    def member_or_method(
+        self, impls: list[tree.Impl], members: list[tree.Member], methods: list[tree.Fn]
+    ) -> None:
         first = self.token
         public = self.take("pub")
         kind = self.token.kind
@@ -427,8 +455,15 @@ class _Parser(Expressions):
             if public:
                 gone = self.between(first.start, self.token.start)
                 help = self.replace("remove it", gone, "")
-                self.report(f"a `{kind}` takes no `pub`", self.span(first), help=help)
-            members.append(self.member(first))
+                article = "an" if kind == "impl" else "a"
+                self.report(f"{article} `{kind}` takes no `pub`", self.span(first), help=help)
+            if self.in_trait:
+                gives = "a block has it, and a method that gives it: `fn weight() -> Tensor[...]`"
+                raise self.fail(f"a trait has no `{kind}`", help=None if kind == "impl" else gives)
+            if kind == "impl":
+                impls.append(self.impl())
+            else:
+                members.append(self.member(first))
         elif kind in ("fn", "entry") or self.begins_foreign_fn():
             methods.append(self.function(first, public))
         elif kind == "op":
@@ -444,7 +479,15 @@ class _Parser(Expressions):
                 help="a weight is a `param`, a child block a `sub`",
             )
         else:
-            raise self.expected("a member (`param`, `buffer`, `state`, `sub`), `fn` or `entry`")
+            member = "a member (`param`, `buffer`, `state`, `sub`), `impl`, "
+            raise self.expected(f"{'' if self.in_trait else member}`fn` or `entry`")
+
+    def impl(self) -> tree.Impl:
+        start = self.advance().start
+        trait = self.type_until("{")
+        if self.token.kind in (NAME, "for", "{"):
+            raise self.fail("an `impl` is a line of the block that has the methods", help=_IMPL)
+        return tree.Impl(self.since(start), trait)
 
     def member(self, first: Token) -> tree.Member:
         kind = cast(Literal["param", "buffer", "state", "sub"], self.advance().text)

@@ -24,17 +24,15 @@ def words(text: str) -> frozenset[str]:
 KEYWORDS = words(
     "module use pub crate self super as const type struct enum fn op block entry param buffer "
     "state sub let var return if else match static for in while yield where true false none some "
-    "extern"
+    "extern trait impl"
 )
-RESERVED_WORDS = words(
-    "async await effect unsafe macro trait impl derive rng mut ref kernel device"
-)
+RESERVED_WORDS = words("async await effect unsafe macro derive rng mut ref kernel device")
 
 # Where things begin: what the parser goes on from after a mistake.
 STATEMENT_WORDS = words("let var return static while for yield")
 FUNCTION_WORDS = words("fn op entry")
-MEMBER_WORDS = words("param buffer state sub")
-TOP_WORDS = words("block struct enum const type")
+MEMBER_WORDS = words("param buffer state sub impl")
+TOP_WORDS = words("block trait struct enum const type")
 
 # `>` stays single, so that nested lists close one by one.
 SIGNS = words("... :: -> => == != <= >= && || .. + - * / % ! & | ^ < > = ( ) [ ] { } , : ; . ?")

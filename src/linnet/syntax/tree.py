@@ -471,7 +471,10 @@ class Enum(Syntax):
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Fn(Syntax):
-    """A `fn`, `op` or `entry`; free, or a method of a block."""
+    """A `fn`, `op` or `entry`; free, or a method of a block or a trait.
+
+    A trait's method is `required` where it has no body; a block that implements the trait has one.
+    """
 
     docs: str
     public: bool
@@ -483,6 +486,7 @@ class Fn(Syntax):
     where: tuple[Relation, ...]
     body: tuple[Stmt, ...]
     end: Span  # the closing brace
+    required: bool = False
 
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
@@ -497,17 +501,30 @@ class Member(Syntax):
 
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
+class Impl(Syntax):
+    """`impl Trait<...>`: a line of a block."""
+
+    trait: TypeExpr
+
+
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Block(Syntax):
     docs: str
     public: bool
     name: Ident
     generics: tuple[GenericParam, ...]
     where: tuple[Relation, ...]
+    impls: tuple[Impl, ...]
     members: tuple[Member, ...]
     methods: tuple[Fn, ...]
 
 
-Item = Const | Alias | Struct | Enum | Fn | Block
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
+class Trait(Block):
+    """Methods written once for many blocks: to those of a trait a block is what it names itself."""
+
+
+Item = Const | Alias | Struct | Enum | Fn | Trait | Block
 
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
