@@ -33,6 +33,7 @@ types: $(VENV)/.dev-ready
 
 sources: $(VENV)/.dev-ready
 	$(BIN)/linnet lint $(SOURCES)
+	$(BIN)/python -m linnet.nest check --no-hub src/linnet/zoo/models/*/
 
 quick: $(VENV)/.dev-ready
 	$(PYTEST) -m "not slow"

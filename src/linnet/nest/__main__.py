@@ -1,33 +1,28 @@
-"""`python -m linnet.nest`: fetch and list the models of the zoo."""
+"""`python -m linnet.nest`: the models of the zoo, fetched, checked and made."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
 
 from linnet.diagnostics import LinnetError
-from linnet.nest.card import card_directories, find_card
-from linnet.nest.fetch import fetch_weights
-from linnet.nest.progress import TextProgress
+from linnet.nest.commands import COMMANDS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="nest_command", required=True, metavar="COMMAND")
-    pull = commands.add_parser("pull", help="fetch a model's weights; prints where they lie")
-    pull.add_argument("name", metavar="NAME", help="a model of the zoo, or a card's directory")
-    commands.add_parser("list", help="the models of the zoo, one a line")
+    for name, (module, line) in COMMANDS.items():
+        command = commands.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".")
+        import_module(module).add_arguments(command)
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.nest_command == "list":
-        for name, directory in sorted(card_directories().items()):
-            print(f"{name}\t{find_card(directory).title or name}")
-        return 0
-    card = find_card(args.name)
-    files = fetch_weights(card, TextProgress(sys.stderr))
-    print(files.files[0].parent)
-    return 0
+    command: Any = import_module(COMMANDS[args.nest_command][0])
+    status: int = command.run(args)
+    return status
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -9,11 +9,14 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import linnet
 from linnet.diagnostics import NestError
 from linnet.types import DTYPES
+
+if TYPE_CHECKING:
+    from linnet.ir import Program
 
 MANIFEST = "nest.toml"
 ZOO = Path(linnet.__file__).parent / "zoo"
@@ -120,6 +123,14 @@ class Card:
     def source_path(self) -> Path:
         """The package's main file."""
         return self.package_dir / self.path
+
+    def program(self, std_root: str | Path | None = None) -> Program:
+        """The card's program, its constants set, checked; PlanError with every finding if not."""
+        from linnet.ir import load_program  # the checker, which reading a card does not need
+
+        return load_program(
+            self.source_path, root=self.root, std_root=std_root, constants=self.constants
+        )
 
     @property
     def bindings_path(self) -> Path | None:

@@ -124,10 +124,7 @@ def remote_checkpoint(
         folder = hub_folder(repo, listing.commit)
         shards = read_index(folder / INDEX, report) if INDEX in wanted else None
         files = sorted(set(shards.values()) & {*listing.files}) if shards else weights
-        headers = [
-            (Path(repo, name), _header(repo, listing.commit, name, report)) for name in files
-        ]
-    found = from_headers(headers, report)
+        found = headers_of(repo, listing.commit, files, report)
     if shards:
         absent = set(shards.values()) - set(files)
         found = check_index(Path(repo, INDEX), shards, absent, found)
@@ -137,6 +134,15 @@ def remote_checkpoint(
     return Published(
         name, listing.commit, tuple(files), others, folder, found, config, listing.license
     )
+
+
+def headers_of(
+    repo: str, commit: str, files: Sequence[str], report: Report | None = None
+) -> Checkpoint:
+    """The tensors of these SafeTensors files by their headers. Raises Unavailable."""
+    report = report or Report()
+    headers = [(Path(repo, name), _header(repo, commit, name, report)) for name in files]
+    return from_headers(headers, report)
 
 
 def local_checkpoint(directory: str | Path) -> Published:

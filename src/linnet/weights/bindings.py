@@ -76,8 +76,25 @@ def plan_bindings(
     tensor are left out of the result; without `strict`, so are missing ones. Tensors in `unread`
     need no slot.
     """
-    wanted = list(slots)
     checkpoint = open_checkpoint(checkpoint)
+    bound, report = match_bindings(
+        slots, checkpoint, bindings, strict=strict, cast_dtype=cast_dtype, unread=unread
+    )
+    report.check(f"cannot bind {checkpoint.label}")
+    return bound
+
+
+def match_bindings(
+    slots: Iterable[Slot],
+    checkpoint: Checkpoint,
+    bindings: Mapping[str, str] | str | Path | None = None,
+    *,
+    strict: bool = True,
+    cast_dtype: bool = False,
+    unread: Collection[str] = (),
+) -> tuple[list[Bound], Report]:
+    """What `plan_bindings` gives, and the report of every problem instead of an error."""
+    wanted = list(slots)
     report = Report()
     report.extend(checkpoint.report)
     names = _expand(bindings, [slot.path for slot in wanted], report, strict=strict)
@@ -105,8 +122,7 @@ def plan_bindings(
                 "tensors that nothing binds (strict=False ignores them)",
                 f"`{name}` {list(location.shape)} in {location.file}",
             )
-    report.check(f"cannot bind {checkpoint.label}")
-    return bound
+    return bound, report
 
 
 def read_bound(bound: Iterable[Bound]) -> Iterator[tuple[tuple[Slot, ...], Array]]:

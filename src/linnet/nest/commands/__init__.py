@@ -1,0 +1,11 @@
+"""The subcommands of `python -m linnet.nest`: a module each, with `add_arguments` and `run`."""
+
+from __future__ import annotations
+
+# Name -> module with `add_arguments(parser)` and `run(args) -> int`, and one line of help. The
+# modules are imported to read a command line: what is heavy is imported in `run`.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "pull": ("linnet.nest.commands.pull", "fetch a model's weights; prints where they lie"),
+    "list": ("linnet.nest.commands.list", "the models of the zoo, one a line"),
+    "check": ("linnet.nest.commands.check", "everything that is wrong with cards"),
+}
