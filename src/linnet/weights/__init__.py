@@ -27,6 +27,7 @@ from linnet.weights.checkpoint import (
     safetensors_files,
 )
 from linnet.weights.gguf import GgufFile, gguf_metadata
+from linnet.weights.gguf_config import config_of
 from linnet.weights.location import TensorLocation
 from linnet.weights.report import Report
 from linnet.weights.safetensors import iter_safetensors, safetensors_index, write_safetensors
@@ -43,6 +44,7 @@ __all__ = [
     "Weights",
     "apply_bindings",
     "as_array",
+    "config_of",
     "dtype_name",
     "expand_bindings",
     "gguf_metadata",
