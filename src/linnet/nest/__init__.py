@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from linnet.nest.cache import cache_dir
 from linnet.nest.card import Card, Links, Mirror, Weights, card_directories, find_card
 from linnet.nest.fetch import WeightFiles, fetch_weights, local_weights
@@ -14,6 +17,19 @@ from linnet.nest.hub import (
     remote_checkpoint,
 )
 from linnet.nest.load import load
+from linnet.nest.parameters import format_parameters, parameter_count
+
+if TYPE_CHECKING:
+    from linnet.nest.catalogue import describe as describe
+    from linnet.nest.catalogue import index as index
+    from linnet.nest.checking import check as check
+
+# Public name -> the module that holds it, imported on first use: these need the checker.
+_HOME = {
+    "check": "linnet.nest.checking",
+    "describe": "linnet.nest.catalogue",
+    "index": "linnet.nest.catalogue",
+}
 
 __all__ = [
     "HUB_REPO",
@@ -25,12 +41,24 @@ __all__ = [
     "Weights",
     "cache_dir",
     "card_directories",
+    "check",
+    "describe",
     "fetch_hub",
     "fetch_weights",
     "find_card",
+    "format_parameters",
     "hub_safetensors_header",
+    "index",
     "load",
     "local_checkpoint",
     "local_weights",
+    "parameter_count",
     "remote_checkpoint",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, imported now."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'linnet.nest' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

@@ -8,4 +8,5 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "pull": ("linnet.nest.commands.pull", "fetch a model's weights; prints where they lie"),
     "list": ("linnet.nest.commands.list", "the models of the zoo, one a line"),
     "check": ("linnet.nest.commands.check", "everything that is wrong with cards"),
+    "index": ("linnet.nest.commands.index", "the catalogue of a zoo, as JSON"),
 }

@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from linnet.nest.check import check, read_card
+    from linnet.nest.checking import check, read_card
 
     status = 0
     for name in args.cards:

@@ -9,10 +9,10 @@ import pytest
 
 from linnet.core.ir import Program
 from linnet.diagnostics import PlanError
-from linnet.nest import check as checking
+from linnet.nest import checking
 from linnet.nest.__main__ import main
 from linnet.nest.card import Card, card_directories
-from linnet.nest.check import check
+from linnet.nest.checking import check
 
 from .hub_server import Hub
 from .small_card import BINDINGS, MANIFEST, README, SOURCE, publish, tensors, write
