@@ -304,7 +304,7 @@ def test_files_beside_the_card_need_no_cache(tmp_path: Path) -> None:
     assert found.files == (directory / "w.safetensors",) and found.bindings is None
     assert found.extras == (directory / "tokenizer.json",)
     (directory / "w.safetensors").unlink()
-    with pytest.raises(NestError, match=r"its files do not lie beside it: w\.safetensors"):
+    with pytest.raises(NestError, match=r"its files do not lie there: w\.safetensors"):
         fetch_weights(card)
 
 

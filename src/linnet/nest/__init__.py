@@ -18,15 +18,18 @@ from linnet.nest.hub import (
 )
 from linnet.nest.load import load
 from linnet.nest.parameters import format_parameters, parameter_count
+from linnet.nest.resolve import resolve
 
 if TYPE_CHECKING:
     from linnet.nest.catalogue import describe as describe
     from linnet.nest.catalogue import index as index
     from linnet.nest.checking import check as check
+    from linnet.nest.conversion import convert as convert
 
 # Public name -> the module that holds it, imported on first use: these need the checker.
 _HOME = {
     "check": "linnet.nest.checking",
+    "convert": "linnet.nest.conversion",
     "describe": "linnet.nest.catalogue",
     "index": "linnet.nest.catalogue",
 }
@@ -42,6 +45,7 @@ __all__ = [
     "cache_dir",
     "card_directories",
     "check",
+    "convert",
     "describe",
     "fetch_hub",
     "fetch_weights",
@@ -54,6 +58,7 @@ __all__ = [
     "local_weights",
     "parameter_count",
     "remote_checkpoint",
+    "resolve",
 ]
 
 

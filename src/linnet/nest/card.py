@@ -56,7 +56,9 @@ class Mirror:
 class Weights:
     """Where the weights are published; an empty `repo` means beside the card.
 
-    `tokenizer` is None where the usual files are taken as far as they exist.
+    `tokenizer` is None where the usual files are taken as far as they exist. `directory` holds the
+    files where they do not lie beside the card. `cast_dtype`: some are stored in other float dtypes
+    than the model's. `copies` maps a redundant tensor to the one that it must equal.
     """
 
     repo: str = ""
@@ -65,6 +67,9 @@ class Weights:
     bindings: str | None = None
     tokenizer: tuple[str, ...] | None = None
     mirrors: tuple[Mirror, ...] = ()
+    directory: str | None = None
+    cast_dtype: bool = False
+    copies: dict[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +136,11 @@ class Card:
         return load_program(
             self.source_path, root=self.root, std_root=std_root, constants=self.constants
         )
+
+    @property
+    def weights_dir(self) -> Path:
+        """Where the weights lie if this machine has them without fetching: beside the card."""
+        return self.directory / (self.weights.directory or "")
 
     @property
     def bindings_path(self) -> Path | None:
@@ -247,6 +257,11 @@ def _scalar(value: Any) -> str | None:
     return None if isinstance(value, bool | int | float) else "a number or a boolean"
 
 
+def _names(value: Any) -> str | None:
+    whole = isinstance(value, dict) and all(isinstance(one, str) for one in value.values())
+    return None if whole else "a table from tensor name to tensor name, [weights.copies]"
+
+
 def _tables(value: Any) -> str | None:
     whole = isinstance(value, list) and all(isinstance(one, dict) for one in value)
     return None if whole else "a list of tables, [[weights.mirrors]]"
@@ -294,6 +309,9 @@ _KNOWN: dict[str, dict[str, Check]] = {
         "bindings": _inside,
         "tokenizer": _all_inside,
         "mirrors": _tables,
+        "directory": _text,
+        "cast_dtype": _flag,
+        "copies": _names,
     },
     "text": {
         "chat": _flag,
@@ -399,6 +417,9 @@ def _card(directory: Path, tables: dict[str, dict[str, Any]], extra: dict[str, A
             bindings=weights.get("bindings"),
             tokenizer=None if tokenizer is None else tuple(tokenizer),
             mirrors=tuple(Mirror(**mirror) for mirror in weights.get("mirrors", ())),
+            directory=weights.get("directory"),
+            cast_dtype=weights.get("cast_dtype", False),
+            copies=weights.get("copies", {}),
         ),
         text=TextContract(
             chat=text.get("chat"),

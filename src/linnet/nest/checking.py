@@ -214,7 +214,10 @@ def _check_weights(found: _Check, slots: list[Slot], bindings: Mapping[str, str]
     except LinnetError as error:
         _add_error(found, "weights", error)
         return
-    _, report = match_bindings(slots, checkpoint, bindings)
+    stated = card.weights
+    _, report = match_bindings(
+        slots, checkpoint, bindings, cast_dtype=stated.cast_dtype, unread=stated.copies
+    )
     for group, problems in report.groups.items():
         for problem in problems:
             found.add("weights", f"{group}: {problem}")
@@ -225,9 +228,9 @@ def _check_weights(found: _Check, slots: list[Slot], bindings: Mapping[str, str]
 def _headers(card: Card) -> tuple[Checkpoint, Path | None]:
     """The published files' headers, and the folder of the tokenizer beside them."""
     weights = card.weights
-    beside = [card.directory / name for name in weights.files]
+    beside = [card.weights_dir / name for name in weights.files]
     if not weights.repo or all(path.is_file() for path in beside):
-        return open_checkpoint(beside), card.directory
+        return open_checkpoint(beside), card.weights_dir
     commit = commit_of(weights.repo, weights.revision, say_nothing)
     checkpoint = headers_of(weights.repo, commit, weights.files)
     names = TOKENIZER_FILES if weights.tokenizer is None else weights.tokenizer

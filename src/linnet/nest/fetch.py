@@ -58,15 +58,16 @@ class WeightFiles:
 def local_weights(card: Card, notice: Notice | None = None) -> WeightFiles | None:
     """The card's weights as far as this machine has them whole, or None; nothing is fetched.
 
-    Files beside the card go first, then the cached copy of the Hub's, then each mirror's.
-    A cached file that no longer is what was fetched is removed, and the notice says so.
+    Files in the card's folder of weights go first, then the cached copy of the Hub's, then each
+    mirror's. A cached file that no longer is what was fetched is removed, and the notice says so.
     """
     notice = notice or say_nothing
-    beside = tuple(card.directory / name for name in card.weights.files)
+    place = card.weights_dir
+    beside = tuple(place / name for name in card.weights.files)
     if beside and all(path.is_file() for path in beside):
-        extras = [card.directory / name for name in _texts(card)]
+        extras = [place / name for name in _texts(card)]
         found = tuple(path for path in extras if path.is_file())
-        return WeightFiles(beside, _format(beside), card.bindings_path, found, str(card.directory))
+        return WeightFiles(beside, _format(beside), card.bindings_path, found, str(place))
     repo, revision = card.weights.repo, card.weights.revision
     commit = known_commit(repo, revision) if repo and card.weights.files else None
     if commit is not None and _whole(hub_folder(repo, commit), card.weights.files, notice):
@@ -105,7 +106,7 @@ def fetch_weights(
             if following and following[0] is not None:
                 notice(f"{place}: {failure}; taking the mirror {following[0].label}")
     tried = failures or [
-        f"{card.directory}: the card names no repository, and its files do not lie beside it: "
+        f"{card.weights_dir}: the card names no repository, and its files do not lie there: "
         f"{', '.join(card.weights.files) or 'none named'}"
     ]
     lines = [f"cannot get the weights of {card.name}", *(f"  {line}" for line in tried)]

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from linnet.diagnostics import NestError
-from linnet.nest.card import Card, find_card
+from linnet.nest.card import Card
 from linnet.nest.fetch import WeightFiles, fetch_weights
 from linnet.nest.progress import Progress
+from linnet.nest.resolve import resolve
+from linnet.nest.stored import settled
 
 if TYPE_CHECKING:
     from linnet.weights.checkpoint import Weights
@@ -31,12 +33,14 @@ def load(
 ) -> Any:
     """The card's model with its weights, ready to run on a backend.
 
-    `generics` override the card's; `weights` (a .safetensors or .gguf file, several, a directory,
-    or arrays by tensor name) stand for the published ones, which are fetched otherwise. `options`
-    go to the backend's loader. Raises NestError for a card or download that cannot be used and
-    PlanError for everything that is wrong with source, generics or weights.
+    The name is that of a card, its directory, or a checkpoint's directory, for which a card is
+    made from its configuration (`resolve`). `generics` override the card's; `weights` (a
+    .safetensors or .gguf file, several, a directory, or arrays by tensor name) stand for the
+    published ones, which are fetched otherwise. `options` go to the backend's loader. Raises
+    NestError for a card or download that cannot be used and PlanError for everything that is wrong
+    with source, generics or weights.
     """
-    card = name_or_dir if isinstance(name_or_dir, Card) else find_card(name_or_dir)
+    card = resolve(name_or_dir)
     if backend not in LOADERS:
         raise NestError(
             f"no backend {backend!r} in this version: choose {', '.join(sorted(LOADERS))}"
@@ -49,6 +53,8 @@ def load(
         # A mirror may store another float dtype than the published file that the card speaks of.
         options["cast_dtype"] = options.get("cast_dtype", False) or found.cast_dtype
         options["bindings"] = found.bindings or options["bindings"]
+    if card.weights.cast_dtype:
+        options["cast_dtype"] = True
     entries = options.get("entries")
     return import_module(LOADERS[backend]).load(
         card.source_path,
@@ -57,7 +63,7 @@ def load(
         generics={**card.generics, **(generics or {})},
         constants=card.constants,
         std_root=std_root,
-        weights=weights,
+        weights=settled(card, weights),
         overrides=[n for n, v in (generics or {}).items() if card.generics.get(n, v) != v],
         **options,
     )

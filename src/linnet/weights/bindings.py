@@ -112,7 +112,9 @@ def match_bindings(
             bound.append(Bound(slot, location, converted))
     used = {names.get(slot.path, slot.path) for slot in wanted} | set(unread)
     extra = [
-        name for name in checkpoint.tensors if name not in used and not _inert(checkpoint, name)
+        name
+        for name, at in checkpoint.tensors.items()
+        if name not in used and not is_inert(name, at.shape)
     ]
     if strict and checkpoint.whole:
         _report_missing(missing, extra, len(wanted), checkpoint, names, report)
@@ -333,9 +335,8 @@ def _report_missing(
         report.add("missing tensors", f"`{name}` {list(slot.shape)}{wants}{near}")
 
 
-def _inert(checkpoint: Checkpoint, name: str) -> bool:
+def is_inert(name: str, shape: tuple[int, ...]) -> bool:
     """The tensor is a table that models compute, or a causal mask kept as a buffer."""
-    shape = checkpoint.tensors[name].shape
     mask = len(shape) == 4 and shape[:2] == (1, 1) and shape[2] == shape[3]
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in _INERT) or (
         mask and name.endswith((".attn.bias", ".attention.bias"))

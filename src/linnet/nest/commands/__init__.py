@@ -7,6 +7,7 @@ from __future__ import annotations
 COMMANDS: dict[str, tuple[str, str]] = {
     "pull": ("linnet.nest.commands.pull", "fetch a model's weights; prints where they lie"),
     "list": ("linnet.nest.commands.list", "the models of the zoo, one a line"),
+    "convert": ("linnet.nest.commands.convert", "make a card from a checkpoint's configuration"),
     "check": ("linnet.nest.commands.check", "everything that is wrong with cards"),
     "index": ("linnet.nest.commands.index", "the catalogue of a zoo, as JSON"),
 }

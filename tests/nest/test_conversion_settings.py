@@ -1,0 +1,433 @@
+"""A configuration to what a card binds: published ones, tiny ones, and each key that is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from linnet.diagnostics import NestError
+from linnet.nest.conversion.plan import Plan, plan
+from linnet.nest.conversion.tables import TABLES
+
+from ..models.families import TINY
+
+# Configurations as they are published, token ids and file versions left out.
+SMOLLM2: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "hidden_act": "silu",
+    "hidden_size": 576,
+    "initializer_range": 0.041666666666666664,
+    "intermediate_size": 1536,
+    "is_llama_config": True,
+    "max_position_embeddings": 8192,
+    "mlp_bias": False,
+    "model_type": "llama",
+    "num_attention_heads": 9,
+    "num_hidden_layers": 30,
+    "num_key_value_heads": 3,
+    "pretraining_tp": 1,
+    "rms_norm_eps": 1e-05,
+    "rope_interleaved": False,
+    "rope_scaling": None,
+    "rope_theta": 100000,
+    "tie_word_embeddings": True,
+    "torch_dtype": "bfloat16",
+    "transformers.js_config": {"kv_cache_dtype": {"q4f16": "float16", "fp16": "float16"}},
+    "transformers_version": "4.42.3",
+    "use_cache": True,
+    "vocab_size": 49152,
+}
+LLAMA31: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "eos_token_id": [128001, 128008, 128009],
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 131072,
+    "mlp_bias": False,
+    "model_type": "llama",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "pretraining_tp": 1,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+        "rope_type": "llama3",
+    },
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 128256,
+}
+MISTRAL: dict[str, Any] = {
+    "architectures": ["MistralForCausalLM"],
+    "attention_dropout": 0.0,
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 32768,
+    "model_type": "mistral",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 1000000.0,
+    "sliding_window": None,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 32768,
+}
+QWEN25: dict[str, Any] = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "hidden_act": "silu",
+    "hidden_size": 896,
+    "intermediate_size": 4864,
+    "max_position_embeddings": 32768,
+    "max_window_layers": 21,
+    "model_type": "qwen2",
+    "num_attention_heads": 14,
+    "num_hidden_layers": 24,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 1000000.0,
+    "sliding_window": 32768,
+    "tie_word_embeddings": True,
+    "torch_dtype": "bfloat16",
+    "use_mrope": False,
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
+QWEN3: dict[str, Any] = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "attention_bias": False,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "hidden_size": 2560,
+    "intermediate_size": 9728,
+    "max_position_embeddings": 40960,
+    "max_window_layers": 36,
+    "model_type": "qwen3",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 36,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": None,
+    "rope_theta": 1000000,
+    "sliding_window": None,
+    "tie_word_embeddings": True,
+    "torch_dtype": "bfloat16",
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
+PHI3: dict[str, Any] = {
+    "architectures": ["Phi3ForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "auto_map": {"AutoConfig": "configuration_phi3.Phi3Config"},
+    "embd_pdrop": 0.0,
+    "hidden_act": "silu",
+    "hidden_size": 3072,
+    "intermediate_size": 8192,
+    "max_position_embeddings": 4096,
+    "model_type": "phi3",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 32,
+    "original_max_position_embeddings": 4096,
+    "resid_pdrop": 0.0,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": None,
+    "rope_theta": 10000.0,
+    "sliding_window": 2047,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 32064,
+}
+GPT2: dict[str, Any] = {
+    "activation_function": "gelu_new",
+    "architectures": ["GPT2LMHeadModel"],
+    "attn_pdrop": 0.1,
+    "embd_pdrop": 0.1,
+    "initializer_range": 0.02,
+    "layer_norm_epsilon": 1e-05,
+    "model_type": "gpt2",
+    "n_ctx": 1024,
+    "n_embd": 768,
+    "n_head": 12,
+    "n_layer": 12,
+    "n_positions": 1024,
+    "resid_pdrop": 0.1,
+    "summary_activation": None,
+    "summary_first_dropout": 0.1,
+    "summary_proj_to_labels": True,
+    "summary_type": "cls_index",
+    "summary_use_proj": True,
+    "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}},
+    "vocab_size": 50257,
+}
+GEMMA3: dict[str, Any] = {
+    "architectures": ["Gemma3ForCausalLM"],
+    "attention_bias": False,
+    "attn_logit_softcapping": None,
+    "cache_implementation": "hybrid",
+    "final_logit_softcapping": None,
+    "head_dim": 256,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "hidden_size": 1152,
+    "intermediate_size": 6912,
+    "max_position_embeddings": 32768,
+    "model_type": "gemma3_text",
+    "num_attention_heads": 4,
+    "num_hidden_layers": 26,
+    "num_key_value_heads": 1,
+    "query_pre_attn_scalar": 256,
+    "rms_norm_eps": 1e-06,
+    "rope_local_base_freq": 10000,
+    "rope_scaling": None,
+    "rope_theta": 1000000,
+    "sliding_window": 512,
+    "sliding_window_pattern": 6,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 262144,
+}
+
+
+def read(config: dict[str, Any], **changes: Any) -> Plan:
+    return plan({**config, **changes}, "here")
+
+
+def without(config: dict[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key not in keys}
+
+
+def refusal(config: dict[str, Any], **changes: Any) -> str:
+    with pytest.raises(NestError) as error:
+        read(config, **changes)
+    return str(error.value)
+
+
+def test_published_configurations() -> None:
+    found = read(SMOLLM2)
+    assert found.table.family == "llama" and found.tied and found.dtype == "bf16"
+    assert found.generics == {
+        "Vocab": 49152,
+        "H": 576,
+        "Heads": 9,
+        "Inner": 1536,
+        "Layers": 30,
+        "KvHeads": 3,
+        "Batch": 1,
+        "MaxSeq": 8192,
+    }
+    assert found.constants == {"EPS": 1e-5, "THETA": 100000.0}
+    assert read(LLAMA31).constants == {
+        "EPS": 1e-5,
+        "THETA": 500000.0,
+        "FACTOR": 8.0,
+        "LOW_FREQ_FACTOR": 1.0,
+        "HIGH_FREQ_FACTOR": 4.0,
+        "ORIGINAL_MAX_POSITION_EMBEDDINGS": 8192.0,
+    }
+    assert read(LLAMA31).generics["MaxSeq"] == 8192
+    assert read(LLAMA31).notes == (
+        "MaxSeq is 8192, for caches of a moderate size: `max_position_embeddings` is 131072, and "
+        'generics={"MaxSeq": N} gives longer ones',
+    )
+    assert read(MISTRAL).constants == {"EPS": 1e-5, "THETA": 1e6, "WINDOW": 0}
+    assert read(QWEN25).constants == {"EPS": 1e-6, "THETA": 1e6, "WINDOW": 0}
+    assert read(QWEN3).generics["HeadDim"] == 128
+    assert read(PHI3).constants == {"EPS": 1e-5, "THETA": 10000.0, "WINDOW": 2047}
+    assert read(GPT2).generics == {
+        "Vocab": 50257,
+        "MaxPositions": 1024,
+        "H": 768,
+        "Heads": 12,
+        "Layers": 12,
+        "Batch": 1,
+        "MaxSeq": 1024,
+        "Inner": 3072,
+    }
+    assert read(GPT2).dtype is None
+    gemma = read(GEMMA3)
+    assert gemma.generics["HeadDim"] == 256 and gemma.generics["Period"] == 6 and gemma.tied
+    assert gemma.constants == {
+        "EPS": 1e-6,
+        "QUERY_SCALAR": 256.0,
+        "THETA": 1e6,
+        "LOCAL_THETA": 10000.0,
+        "WINDOW": 512,
+    }
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_absent_keys_take_the_defaults_of_transformers(name: str) -> None:
+    """Each tiny configuration, which states little else than its sizes, is one the tables read."""
+    assert read(TINY[name].stated).table.family == TINY[name].family
+
+
+def test_both_spellings_of_rotary_settings() -> None:
+    new = {"rope_type": "llama3", "rope_theta": 500000.0, **LLAMA31["rope_scaling"]}
+    stated = without(LLAMA31, "rope_scaling", "rope_theta")
+    assert read(stated, rope_parameters=new).constants == read(LLAMA31).constants
+    older = {"type": "linear", "factor": 2}
+    assert read(SMOLLM2, rope_scaling=older).constants == {
+        "EPS": 1e-5,
+        "THETA": 100000.0,
+        "FACTOR": 2.0,
+        "ORIGINAL_MAX_POSITION_EMBEDDINGS": 0.0,
+    }
+    pair = {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+    }
+    old = read(GEMMA3, rope_scaling={"rope_type": "linear", "factor": 8.0})
+    keys = ("rope_theta", "rope_scaling", "rope_local_base_freq")
+    assert read(without(GEMMA3, *keys), rope_parameters=pair).constants == old.constants
+    assert old.constants["FACTOR"] == 8.0
+
+
+def test_layers_of_gemma() -> None:
+    """The pattern from `layer_types`, with the cycle that it has; the older key says the same."""
+    kinds = ["full_attention" if i % 6 == 5 else "sliding_attention" for i in range(26)]
+    assert read(without(GEMMA3, "sliding_window_pattern"), layer_types=kinds).generics == (
+        read(GEMMA3).generics
+    )
+    three = ["full_attention" if i % 3 == 2 else "sliding_attention" for i in range(26)]
+    with_three = without(GEMMA3, "sliding_window_pattern")
+    assert read(with_three, layer_types=three, _sliding_window_pattern=6).generics["Period"] == 3
+    assert "two spellings" in refusal(GEMMA3, layer_types=three)
+    irregular = [*three[:-1], "full_attention"]
+    assert "`layer_types`" in refusal(with_three, layer_types=irregular)
+    local = ["sliding_attention"] * 26
+    assert int(read(with_three, layer_types=local).generics["Period"]) > 26
+
+
+def test_windows_of_qwen() -> None:
+    on = {"use_sliding_window": True, "sliding_window": 64}
+    assert read(QWEN25, **on, max_window_layers=0).constants["WINDOW"] == 64
+    assert read(QWEN25, **on, max_window_layers=24).constants["WINDOW"] == 0
+    all_windowed = ["sliding_attention"] * 24
+    assert read(QWEN25, **on, layer_types=all_windowed).constants["WINDOW"] == 64
+    text = refusal(QWEN25, **on)
+    assert (
+        "`use_sliding_window` is true and `max_window_layers` is 21: 3 of 24 layers have a window"
+        in text
+    )
+
+
+WRONG: list[tuple[dict[str, Any], str, Any]] = [
+    (SMOLLM2, "hidden_act", "gelu"),
+    (SMOLLM2, "hidden_act", "relu"),
+    (SMOLLM2, "rope_interleaved", True),
+    (SMOLLM2, "hidden_size", 577),
+    (SMOLLM2, "hidden_size", "576"),
+    (SMOLLM2, "num_attention_heads", 0),
+    (SMOLLM2, "num_attention_heads", 64),
+    (SMOLLM2, "num_key_value_heads", 2),
+    (SMOLLM2, "num_hidden_layers", True),
+    (SMOLLM2, "rms_norm_eps", 0),
+    (SMOLLM2, "rms_norm_eps", "1e-5"),
+    (SMOLLM2, "rope_theta", -1),
+    (SMOLLM2, "rope_scaling", {"rope_type": "yarn", "factor": 4.0}),
+    (SMOLLM2, "rope_scaling", {"type": "dynamic", "factor": 2.0}),
+    (SMOLLM2, "rope_scaling", {"type": "linear"}),
+    (SMOLLM2, "rope_scaling", {"type": "linear", "factor": 2.0, "attention_factor": 1.5}),
+    (SMOLLM2, "rope_parameters", {"rope_type": "default", "rope_theta": 5.0}),
+    (SMOLLM2, "partial_rotary_factor", 0.5),
+    (SMOLLM2, "head_dim", 63),
+    (SMOLLM2, "max_position_embeddings", 0),
+    (SMOLLM2, "attention_bias", "yes"),
+    (SMOLLM2, "tie_word_embeddings", "true"),
+    (SMOLLM2, "torch_dtype", "float8_e4m3fn"),
+    (SMOLLM2, "dtype", "float16"),
+    (SMOLLM2, "architectures", ["LlamaForSequenceClassification"]),
+    (SMOLLM2, "is_encoder_decoder", True),
+    (SMOLLM2, "add_cross_attention", True),
+    (SMOLLM2, "pruned_heads", {"0": [1]}),
+    (SMOLLM2, "quantization_config", {"quant_method": "gptq", "bits": 4}),
+    (SMOLLM2, "attention_multiplier", 0.5),
+    (SMOLLM2, "sliding_window", 4096),
+    (SMOLLM2, "layer_types", ["sliding_attention"] * 30),
+    (LLAMA31, "rope_scaling", {**LLAMA31["rope_scaling"], "high_freq_factor": 1.0}),
+    (MISTRAL, "sliding_window", 0),
+    (MISTRAL, "attention_bias", True),
+    (MISTRAL, "layer_types", ["full_attention", "sliding_attention"] * 16),
+    (QWEN25, "use_sliding_window", True),
+    (QWEN25, "use_mrope", True),
+    (QWEN25, "head_dim", 32),
+    (QWEN25, "rope_scaling", {"type": "yarn", "factor": 4.0}),
+    (QWEN25, "rope_scaling", {"type": "linear", "factor": 4.0}),
+    (QWEN25, "layer_types", ["full_attention"] * 23),
+    (QWEN3, "attention_bias", True),
+    (QWEN3, "layer_types", ["sliding_attention"] * 36),
+    (PHI3, "rope_scaling", {"type": "longrope", "short_factor": [1], "long_factor": [1]}),
+    (PHI3, "partial_rotary_factor", 0.75),
+    (PHI3, "lm_head_bias", True),
+    (PHI3, "head_dim", 64),
+    (GPT2, "activation_function", "relu"),
+    (GPT2, "n_ctx", 512),
+    (GPT2, "n_embd", 770),
+    (GPT2, "scale_attn_weights", False),
+    (GPT2, "scale_attn_by_inverse_layer_idx", True),
+    (GPT2, "reorder_and_upcast_attn", True),
+    (GPT2, "hidden_size", 1024),
+    (GEMMA3, "hidden_activation", "gelu"),
+    (GEMMA3, "attn_logit_softcapping", 50.0),
+    (GEMMA3, "final_logit_softcapping", 30.0),
+    (GEMMA3, "use_bidirectional_attention", True),
+    (GEMMA3, "sliding_window", None),
+    (GEMMA3, "rope_scaling", {"rope_type": "llama3", "factor": 8.0}),
+    (GEMMA3, "rope_parameters", {"rope_type": "default", "rope_theta": 1e6}),
+    (GEMMA3, "attention_bias", True),
+]
+
+
+@pytest.mark.parametrize(
+    "config, key, value", WRONG, ids=[f"{c['model_type']}-{k}" for c, k, _ in WRONG]
+)
+def test_one_wrong_key_is_refused_by_its_name(config: dict[str, Any], key: str, value: Any) -> None:
+    assert config.get(key) != value
+    text = refusal(config, **{key: value})
+    assert f"`{key}`" in text or f"`{key}." in text, text
+
+
+def test_words() -> None:
+    text = refusal(SMOLLM2, hidden_act="gelu", attention_multiplier=0.5, rope_thetta=1.0)
+    assert text == (
+        "cannot convert here (llama): 3 settings of its configuration\n"
+        '  `hidden_act` is "gelu"; the package `llama` supports "silu" or "swish"\n'
+        "  `attention_multiplier` is 0.5: not a setting of llama that is known here, so it may "
+        "change the model (--ignore attention_multiplier, if it does not)\n"
+        "  `rope_thetta` is 1.0: not a setting of llama that is known here, so it may change the "
+        "model; did you mean `rope_theta`? (--ignore rope_thetta, if it does not)"
+    )
+    assert refusal(SMOLLM2, dtype="float32") == (
+        "cannot convert here (llama): 1 setting of its configuration\n"
+        '  `dtype` is "float32" and `torch_dtype` is "bfloat16": two spellings of one setting that '
+        "disagree"
+    )
+    assert refusal(SMOLLM2, model_type="mamba") == (
+        'cannot convert here: its `model_type` is "mamba", which no package of the zoo computes\n'
+        f"  the zoo converts {', '.join(TABLES)}"
+    )
+    assert "gemma3_text" in refusal(GEMMA3, model_type="gemma3")
+    assert "states no `model_type`" in refusal(without(GPT2, "model_type"))
+
+
+def test_a_key_that_is_ignored_on_purpose() -> None:
+    config = {**SMOLLM2, "run_name": "third"}
+    assert plan(config, "here", ["run_name"]).generics == read(SMOLLM2).generics
+    with pytest.raises(NestError, match="--ignore hidden_act: `hidden_act` is a known setting"):
+        plan(config, "here", ["run_name", "hidden_act"])
+    with pytest.raises(NestError, match="--ignore other: `other` is not in the configuration"):
+        plan(config, "here", ["run_name", "other"])
+    assert read(SMOLLM2, unknown=None).generics == read(SMOLLM2).generics  # null sets nothing
