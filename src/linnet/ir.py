@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
@@ -18,6 +18,8 @@ from linnet.check import check
 from linnet.check.analysis import Analysis, BlockInfo, Module
 from linnet.check.blocks import Entry as DeclaredEntry
 from linnet.check.blocks import instance_of, manifest, roots
+from linnet.check.traits import own_generics
+from linnet.check.typeexprs import identity
 from linnet.core import ir as core
 from linnet.core.lower import (
     Generics,
@@ -36,7 +38,16 @@ from linnet.dims.search import models
 from linnet.policy import policy_named
 from linnet.source import Span
 from linnet.syntax import tree
-from linnet.types import DTYPE_KINDS, DTYPES, Pack, TensorType, Type, dim_bindings, substitute
+from linnet.types import (
+    DTYPE_KINDS,
+    DTYPES,
+    GenericValue,
+    Pack,
+    TensorType,
+    Type,
+    dim_bindings,
+    substitute,
+)
 from linnet.workspace import Workspace
 
 Size = int | Dim | Pack
@@ -75,7 +86,8 @@ class Function:
     """A function's signature, and the members it touches through its calls.
 
     `reads` and `writes` are states, `uses` params and buffers, as paths below its block (`{i}` for
-    a position in an array). `where` holds its own clauses, in the source's words.
+    a position in an array). `where` holds its own clauses, in the source's words. `trait` names
+    the trait that provides it to its block; a trait's own is `required` where it has no body.
     """
 
     name: str
@@ -92,6 +104,8 @@ class Function:
     uses: tuple[str, ...]
     docs: str
     span: Span
+    trait: str | None = None
+    required: bool = False
 
     @property
     def signature(self) -> str:
@@ -129,7 +143,10 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block: its generics, where clauses, members and methods."""
+    """A block: its generics, where clauses, members and methods, and the traits it implements.
+
+    A trait is told of like a block without members.
+    """
 
     name: str
     module: str
@@ -140,9 +157,12 @@ class Block:
     methods: tuple[Function, ...]
     docs: str
     span: Span
+    traits: tuple[str, ...] = ()
+    kind: Literal["block", "trait"] = "block"
 
     def __str__(self) -> str:
-        lines = [broken(f"block {self.name}{_listed(self.generics)}"), *_where(self.where)]
+        lines = [broken(f"{self.kind} {self.name}{_listed(self.generics)}"), *_where(self.where)]
+        lines += [f"    impl {trait}" for trait in self.traits]
         lines += [f"    {member}" for member in self.members]
         for method in self.methods:
             lines += [f"    {line}" for line in str(method).split("\n")]
@@ -194,7 +214,8 @@ Named = TypeVar("Named", Block, Function)
 class Program:
     """A source that checks, seen from one root block (the only one, or the one that was named).
 
-    `blocks` are the package's own and those they are made of, `functions` the package's free ones.
+    `blocks` are the package's own and those they are made of, `functions` the package's free ones,
+    `traits` its own and those of its blocks.
     """
 
     name: str
@@ -203,6 +224,7 @@ class Program:
     functions: tuple[Function, ...]
     analysis: Analysis
     optimize: bool = True
+    traits: tuple[Block, ...] = ()
 
     # ------------------------------------------------------------ looking
 
@@ -228,11 +250,19 @@ class Program:
 
     def own_blocks(self) -> tuple[Block, ...]:
         """The blocks that the package declares itself."""
+        return self._own(self.blocks)
+
+    def own_traits(self) -> tuple[Block, ...]:
+        """The traits that the package declares itself."""
+        return self._own(self.traits)
+
+    def _own(self, blocks: tuple[Block, ...]) -> tuple[Block, ...]:
         own = {m.name for m in _own_modules(self.analysis)}
-        return tuple(b for b in self.blocks if b.module in own)
+        return tuple(b for b in blocks if b.module in own)
 
     def methods(self, block: str) -> tuple[Function, ...]:
-        """The methods of a block, entries among them, in the order of declaration."""
+        """The methods of a block, entries among them, in the order of declaration; then those
+        that its traits provide."""
         return self.block(block).methods
 
     def function(self, name: str) -> Function:
@@ -352,13 +382,14 @@ class Program:
             "program": self.name,
             "root": self.root,
             "blocks": [_block_data(b) for b in self.blocks],
+            "traits": [_block_data(t) for t in self.traits],
             "functions": [function_data(f) for f in self.functions],
             "entries": [f"{f.block}.{f.name}" if f.block else f.name for f in self.entries()],
             "parameters": None if self.root is None else parameters_data(self.parameters(generics)),
         }
 
     def __str__(self) -> str:
-        return "\n\n".join(map(str, [*self.own_blocks(), *self.functions]))
+        return "\n\n".join(map(str, [*self.own_traits(), *self.own_blocks(), *self.functions]))
 
     def _roots(self) -> list[tree.Block]:
         return roots(self.analysis, main_module(self.analysis))
@@ -409,8 +440,10 @@ def program_of(analysis: Analysis, *, root: str | None = None, optimize: bool = 
         for item in m.items.values()
         if isinstance(item, tree.Fn)
     ]
-    blocks = [_block(analysis, info) for info in _reached(analysis, own)]
-    return Program(module.name, root, tuple(blocks), tuple(functions), analysis, optimize)
+    held = [_block(analysis, info) for info in _reached(analysis, own)]
+    blocks = tuple(b for b in held if b.kind == "block")
+    traits = tuple(b for b in held if b.kind == "trait")
+    return Program(module.name, root, blocks, tuple(functions), analysis, optimize, traits)
 
 
 def parse_binding(text: str) -> tuple[str, Value]:
@@ -444,13 +477,15 @@ def _own_modules(analysis: Analysis) -> list[Module]:
 
 
 def _reached(analysis: Analysis, own: list[Module]) -> list[BlockInfo]:
-    """The modules' blocks and all that they hold, in the order of declaration."""
+    """The modules' blocks and traits, and all that they hold and implement, in the order of
+    declaration."""
     ours = {m.name for m in own}
     wanted = [info.block for info in analysis.blocks.values() if info.module.name in ours]
     seen = set(wanted)
     for block in wanted:
-        for member in analysis.blocks[block].members.values():
-            instance = instance_of(member)
+        info = analysis.blocks[block]
+        held = [instance_of(member) for member in info.members.values()]
+        for instance in (*held, *(impl.trait for impl in info.impls)):
             if instance is not None and isinstance(instance.decl, tree.Block):
                 if instance.decl not in seen:
                     seen.add(instance.decl)
@@ -464,7 +499,10 @@ def _block(analysis: Analysis, info: BlockInfo) -> Block:
         Member(name, m.member.kind, m.type, m.optional, m.member.docs)
         for name, m in info.members.items()
     )
-    methods = tuple(_function(analysis, fn, info.module, block) for fn in block.methods)
+    methods = tuple(
+        _function(analysis, fn, analysis.signatures[fn].module, info)
+        for fn in info.methods.values()
+    )
     return Block(
         block.name.text,
         info.module.name,
@@ -475,15 +513,32 @@ def _block(analysis: Analysis, info: BlockInfo) -> Block:
         methods,
         block.docs,
         block.name.span,
+        tuple(str(impl.trait) for impl in info.impls),
+        "trait" if isinstance(block, tree.Trait) else "block",
     )
 
 
-def _function(
-    analysis: Analysis, fn: tree.Fn, module: Module, block: tree.Block | None
-) -> Function:
+def _function(analysis: Analysis, fn: tree.Fn, module: Module, info: BlockInfo | None) -> Function:
     signature, effects = analysis.signatures[fn], analysis.effects.get(fn)
+    if info is not None and isinstance(info.block, tree.Trait):
+        effects = None  # they differ from block to block
+    generics, where = tuple(map(_generic, fn.generics)), _clauses(fn.where)
+    bindings: dict[str, GenericValue] = {}
+    trait = None
+    if info is not None and signature.block is not None and signature.block is not info.block:
+        effects, trait = info.effects.get(fn), signature.block.name.text
+        own = own_generics(fn, info)
+        bindings = {**info.bindings(identity(info.block.generics), signature.block), **own}
+        clauses = signature.facts[len(signature.facts) - len(fn.where) :]
+        where = tuple(str(c.substitute(dim_bindings(bindings))) for c in clauses)
+        names = (v[0] if isinstance(v, tuple) else v for v in own.values())
+        generics = tuple(
+            replace(g, name=str(name).lstrip("*")) for g, name in zip(generics, names, strict=True)
+        )
     params = tuple(
-        Parameter(name, type, None if p.default is None else _words(p.default.span))
+        Parameter(
+            name, substitute(type, bindings), None if p.default is None else _words(p.default.span)
+        )
         for p, (name, type) in zip(fn.params, signature.params, strict=True)
     )
 
@@ -494,17 +549,19 @@ def _function(
         fn.name.text,
         fn.kind,
         module.name,
-        None if block is None else block.name.text,
+        None if info is None else info.block.name.text,
         fn.public,
-        tuple(map(_generic, fn.generics)),
+        generics,
         params,
-        signature.result,
-        _clauses(fn.where),
+        None if signature.result is None else substitute(signature.result, bindings),
+        where,
         paths(effects.reads if effects else ()),
         paths(effects.writes if effects else ()),
         paths(effects.members if effects else ()),
         fn.docs,
         fn.name.span,
+        trait,
+        fn.required,
     )
 
 
@@ -619,6 +676,8 @@ def function_data(f: Function) -> dict[str, Any]:
         "reads": list(f.reads),
         "writes": list(f.writes),
         "uses": list(f.uses),
+        "trait": f.trait,
+        "required": f.required,
         "docs": f.docs,
         "location": place(f.span),
         "signature": f.signature,
@@ -667,6 +726,7 @@ def _block_data(b: Block) -> dict[str, Any]:
         "public": b.public,
         "generics": [_generic_data(g) for g in b.generics],
         "where": list(b.where),
+        "traits": list(b.traits),
         "members": [
             {
                 "name": m.name,

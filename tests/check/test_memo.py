@@ -20,11 +20,19 @@ LLAMA = Path(__file__).parents[2] / "src/linnet/zoo/families/llama/src"
 SMALL = {
     "lib.linnet": (
         "module small\n\nuse crate.a::{twice, N, Pair}\nuse crate.b\n"
-        "use std.nn.linear::{linear}\n\n"
-        "pub block Net<H: Dim> {\n    param weight: Tensor[H, H; f32]\n    state seen: i64\n"
+        "use crate.c::{Steps}\nuse std.nn.linear::{linear}\n\n"
+        "pub block Net<H: Dim> {\n    impl Steps<H>\n    param weight: Tensor[H, H; f32]\n    state seen: i64\n"
         "    pub entry run<B: Dim>(x: Tensor[B, H; f32]) -> Tensor[B, H; f32] {\n"
         "        seen = seen + 1\n        let y = twice(linear(x, weight, none))\n"
-        "        return b.half(y)\n    }\n}\n\npub const M = N + 1\n"
+        "        return b.half(y)\n    }\n"
+        "    fn step(x: Tensor[H; f32]) -> Tensor[H; f32] {\n        return x * 2.0\n    }\n"
+        "}\n\npub const M = N + 1\n"
+    ),
+    "c.linnet": (
+        "module small.c\n\npub trait Steps<H: Dim> {\n"
+        "    fn step(x: Tensor[H; f32]) -> Tensor[H; f32]\n\n"
+        "    pub entry two(x: Tensor[H; f32]) -> Tensor[H; f32] {\n"
+        "        return step(step(x))\n    }\n}\n"
     ),
     "a.linnet": (
         "module small.a\n\npub const N = 4\n\npub struct Pair {\n    left: i32\n    right: i32\n}\n"
@@ -87,16 +95,34 @@ def compare(package: Path, texts: dict[Path, str], rounds: int, seed: int) -> No
         kept = kept.renewed(dict(texts))
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_small_package(tmp_path: Path, seed: int) -> None:
-    (tmp_path / "src").mkdir()
-    (tmp_path / "linnet.toml").write_text(
+def package(folder: Path) -> None:
+    (folder / "src").mkdir()
+    (folder / "linnet.toml").write_text(
         '[package]\nname = "small"\nversion = "1"\nlanguage = "0.1"\n'
     )
     for name, text in SMALL.items():
-        (tmp_path / "src" / name).write_text(text)
+        (folder / "src" / name).write_text(text)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_small_package(tmp_path: Path, seed: int) -> None:
+    package(tmp_path)
     assert check(Workspace(), tmp_path).ok
     compare(tmp_path, {tmp_path / "src" / name: text for name, text in SMALL.items()}, 15, seed)
+
+
+def test_a_block_is_checked_again_over_a_trait_that_is_not(tmp_path: Path) -> None:
+    """What a trait calls is known of one that is taken over: a circle through it is found."""
+    package(tmp_path)
+    memo, workspace = Memo(), Workspace()
+    assert shown(workspace, tmp_path, memo) == []
+    lib = tmp_path / "src/lib.linnet"
+    for new, codes in [("two(x)", ["E2119"]), ("x * 3.0", []), ("x + two(x)", ["E2119"])]:
+        edited = {lib: SMALL["lib.linnet"].replace("x * 2.0", new)}
+        workspace = workspace.renewed(edited)
+        found = shown(workspace, tmp_path, memo)
+        assert found == shown(Workspace(edited), tmp_path, None)
+        assert [line.split()[1] for line in found] == codes
 
 
 @pytest.mark.parametrize(

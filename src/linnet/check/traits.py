@@ -169,7 +169,7 @@ def _difference(
     if names[0] != names[1]:
         return f"its parameters are {_listed(names[0])} and not {_listed(names[1])}", have.name
     home = info.bindings(typeexprs.identity(info.block.generics), own.block)
-    mine = _own_generics(have, info)
+    mine = own_generics(have, info)
     renamed = zip((g.name.text for g in want.generics), mine.values(), strict=True)
     wanted = {**bindings, **dict(renamed)}
     facts = (*info.facts, *(f.substitute(dim_bindings(wanted)) for f in required.facts))
@@ -204,7 +204,7 @@ def _listed(names: list[str]) -> str:
     return ", ".join(f"`{name}`" for name in names) or "none"
 
 
-def _own_generics(fn: tree.Fn, info: BlockInfo) -> dict[str, GenericValue]:
+def own_generics(fn: tree.Fn, info: BlockInfo) -> dict[str, GenericValue]:
     """Each generic of a method for itself, under another name where the block has that one."""
     taken = {g.name.text for g in info.block.generics}
     out: dict[str, GenericValue] = {}
@@ -220,7 +220,7 @@ def _wanted(
     scope: Scope, required: Signature, info: BlockInfo, bindings: Mapping[str, GenericValue]
 ) -> str:
     """The signature that a trait requires, in the names of the block."""
-    fn, own = required.fn, _own_generics(required.fn, info)
+    fn, own = required.fn, own_generics(required.fn, info)
     values = {**bindings, **own}
     names = [f"{v[0]}" if isinstance(v, tuple) else f"{v}" for v in own.values()]
     kinds = [g.kind.text for g in fn.generics]

@@ -225,15 +225,17 @@ def _parameters(rows: tuple[Row, ...]) -> Iterator[str]:
 
 
 def _summary(program: Program) -> Iterator[str]:
-    own = program.own_blocks()
+    own, traits = program.own_blocks(), program.own_traits()
     root = f", root block {program.root}" if program.root else ""
     yield f"module {program.name}{root}"
-    if own:
-        yield from ("", "blocks")
-    for block in own:
-        generics = f"<{', '.join(g.name for g in block.generics)}>" if block.generics else ""
-        counts = f"{_count(len(block.members), 'member')}, {_count(len(block.methods), 'method')}"
-        yield f"  {block.name}{generics}: {counts}  ({place(block.span)})"
+    for heading, listed in (("traits", traits), ("blocks", own)):
+        if listed:
+            yield from ("", heading)
+        for block in listed:
+            generics = f"<{', '.join(g.name for g in block.generics)}>" if block.generics else ""
+            counts = [] if heading == "traits" else [_count(len(block.members), "member")]
+            counts += [_count(len(block.methods), "method"), *(f"impl {t}" for t in block.traits)]
+            yield f"  {block.name}{generics}: {', '.join(counts)}  ({place(block.span)})"
     entries = program.entries()
     if entries:
         yield from ("", "entries")

@@ -33,7 +33,7 @@ from linnet.lsp.names import Meaning, callee, enclosing
 from linnet.lsp.project import Project, State, Unit
 from linnet.source import Source
 from linnet.syntax import lex, tree
-from linnet.syntax.tokens import FUNCTION_WORDS, MEMBER_WORDS, NAME, STRING, Token
+from linnet.syntax.tokens import FUNCTION_WORDS, MEMBER_WORDS, NAME, STRING, TOP_WORDS, Token
 from linnet.syntax.tree import walk
 from linnet.types import DTYPES, BlockType, EnumType, StructType
 from linnet.workspace import Workspace
@@ -52,6 +52,7 @@ Kind = Literal[
     "method",
     "function",
     "block",
+    "trait",
     "struct",
     "enum",
     "variant",
@@ -148,8 +149,8 @@ class Before:
 
     def names_something_new(self) -> bool:
         """Whether a name is being declared here, which nobody can guess."""
-        words = {"let", "var", "const", "type", "struct", "enum", "block", "module", "as"}
-        return self.last in words | FUNCTION_WORDS | MEMBER_WORDS
+        words = {"let", "var", "const", "module", "as"}
+        return self.last in words | TOP_WORDS | FUNCTION_WORDS | (MEMBER_WORDS - {"impl"})
 
     def in_generics(self) -> bool:
         """Whether the kind of a generic is asked for, as after `fn f<T:`."""
@@ -158,16 +159,17 @@ class Before:
         kinds = [t.kind for t in self.tokens]
         opening = max((i for i, kind in enumerate(kinds) if kind == "<"), default=-1)
         closing = max((i for i, k in enumerate(kinds) if k in (">", "(", "{")), default=-1)
-        words = {"block", "struct", "type"} | FUNCTION_WORDS
+        words = {"block", "trait", "struct", "type"} | FUNCTION_WORDS
         return opening > closing and opening > 1 and kinds[opening - 2] in words
 
     def opened(self) -> list[str]:
-        """What opens each brace around the place: `block`, `fn` or another word."""
+        """What opens each brace around the place: `block`, `trait`, `fn` or another word."""
         out: list[str] = []
         word = ""
         for token in self.tokens:
             if token.kind in (
                 "block",
+                "trait",
                 "fn",
                 "op",
                 "entry",
@@ -288,6 +290,8 @@ def _item(item: tree.Item, label: str = "", rank: int = 5) -> Proposal:
     match item:
         case tree.Fn():
             return Proposal(label, "function", _line(heading(item)), item.docs, rank=rank)
+        case tree.Trait():
+            return Proposal(label, "trait", _line(heading(item)), item.docs, rank=rank)
         case tree.Block():
             return Proposal(label, "block", _line(heading(item)), item.docs, rank=rank)
         case tree.Const():
@@ -310,9 +314,11 @@ def keywords(before: Before) -> list[Proposal]:
     """The words that may begin something here."""
     opened = before.opened()
     if not opened:
-        words = "use pub const type struct enum fn op entry block module"
+        words = "use pub const type struct enum fn op entry block trait module"
     elif opened[-1] == "block":
-        words = "param buffer state sub pub fn entry where"
+        words = "param buffer state sub impl pub fn entry where"
+    elif opened[-1] == "trait":
+        words = "pub fn entry where"
     elif opened[-1] in ("struct", "enum"):
         return []
     else:
@@ -373,7 +379,7 @@ def _after_dot(unit: Unit, module: Module, base: tree.Expr) -> Iterator[Proposal
             for member in block.members:
                 detail = f"{member.kind} {member.name.text}: {_line(member.type.span.text)}"
                 yield Proposal(member.name.text, "member", detail, member.docs, rank=2)
-            for fn in block.methods:
+            for fn in _methods(unit, block):
                 if fn.public or (info is not None and info.module is module):
                     yield Proposal(fn.name.text, "method", _line(heading(fn)), fn.docs, rank=1)
         case StructType(decl=tree.Struct() as struct):
@@ -381,6 +387,12 @@ def _after_dot(unit: Unit, module: Module, base: tree.Expr) -> Iterator[Proposal
                 yield Proposal(field.name.text, "field", _line(field.span.text), rank=1)
         case _:
             pass
+
+
+def _methods(unit: Unit, block: tree.Block) -> Iterable[tree.Fn]:
+    """A block's own methods, and those that its traits provide."""
+    info = unit.analysis.blocks.get(block)
+    return block.methods if info is None else info.methods.values()
 
 
 def _of_module(module: Module) -> Iterator[Proposal]:
@@ -455,6 +467,9 @@ def _patterns(unit: Unit, path: list[tree.Syntax]) -> Iterator[Proposal]:
 
 
 def _types(path: list[tree.Syntax], module: Module, unit: Unit) -> Iterator[Proposal]:
+    if any(isinstance(n, tree.Impl) and n.trait is t for n, t in pairwise(path)):
+        yield from _traits(module)
+        return
     dtype_only = any(
         isinstance(n, tree.TensorTypeExpr) and isinstance(p, tree.Path) for n, p in pairwise(path)
     )
@@ -468,13 +483,24 @@ def _types(path: list[tree.Syntax], module: Module, unit: Unit) -> Iterator[Prop
         yield Proposal("Tensor", "type", insert="Tensor", rank=2)
     for name, symbol in _module_names(module):
         match symbol:
-            case ItemName(tree.Fn() | tree.Const(), _):
+            case ItemName(tree.Fn() | tree.Const() | tree.Trait(), _):
                 pass
             case ItemName(item, _):
                 if not dtype_only or isinstance(item, tree.Alias):
                     yield _item(item, name, 4)
             case ModuleName():
                 yield Proposal(name, "module", rank=6)
+
+
+def _traits(module: Module) -> Iterator[Proposal]:
+    for name, symbol in _module_names(module):
+        match symbol:
+            case ItemName(tree.Trait() as trait, _):
+                yield _item(trait, name, 1)
+            case ModuleName():
+                yield Proposal(name, "module", rank=6)
+            case _:
+                pass
 
 
 def _module_names(module: Module) -> Iterator[tuple[str, ItemName | ModuleName]]:
@@ -512,7 +538,7 @@ def _all_in_scope(
         if isinstance(node, tree.Block):
             for member in node.members:
                 yield _of_symbol(MemberName(member), member.name.text, 2)
-            for fn in node.methods:
+            for fn in _methods(unit, node):
                 yield _of_symbol(MethodName(fn), fn.name.text, 2)
     for known, symbol in _module_names(module):
         yield _of_symbol(symbol, known, 4)

@@ -42,13 +42,41 @@ def definition(unit: Unit, module: Module, offset: int) -> Span | None:
 def references(state: State, key: Key) -> Iterator[Occurrence]:
     """Every place of a name, in all that is open and all that it imports."""
     seen: set[tuple[str, int]] = set()
+    keys = _one_name(state, key)
     for unit in state.units:
         for module in unit.analysis.modules.values():
             for occurrence in occurrences(unit, module):
                 place = occurrence.span.source.name, occurrence.span.start
-                if occurrence.key == key and place not in seen:
+                if occurrence.key in keys and place not in seen:
                     seen.add(place)
                     yield occurrence
+
+
+def _one_name(state: State, key: Key) -> set[Key]:
+    """The declarations that have one name: a method that a trait requires, the blocks' methods of
+    that name, and the parameters of these."""
+    pairs: set[tuple[Key, Key]] = set()
+    for unit in state.units:
+        for info in unit.analysis.blocks.values():
+            for each in info.impls:
+                assert isinstance(each.trait.decl, tree.Trait)
+                for required in each.trait.decl.methods:
+                    own = info.methods.get(required.name.text)
+                    if own is not None and own is not required:
+                        params = zip(required.params, own.params)
+                        pairs.add((_key(required.name), _key(own.name)))
+                        pairs |= {(_key(a.name), _key(b.name)) for a, b in params}
+    found: set[Key] = set()
+    more = {key}
+    while more:
+        found |= more
+        more = {b for a, b in pairs if a in found} | {a for a, b in pairs if b in found}
+        more -= found
+    return found
+
+
+def _key(name: tree.Ident) -> Key:
+    return name.span.source.name, name.span.start
 
 
 def highlights(unit: Unit, module: Module, offset: int) -> list[tuple[Span, bool]]:
@@ -67,7 +95,17 @@ def highlights(unit: Unit, module: Module, offset: int) -> list[tuple[Span, bool
 # ---------------------------------------------------------------- outlines
 
 SymbolKind = Literal[
-    "function", "method", "block", "struct", "enum", "variant", "const", "alias", "member", "field"
+    "function",
+    "method",
+    "block",
+    "trait",
+    "struct",
+    "enum",
+    "variant",
+    "const",
+    "alias",
+    "member",
+    "field",
 ]
 
 
@@ -110,7 +148,8 @@ def _outline(item: tree.Item) -> Outline:
                 *(Outline(f.name, "method", f.span, f.kind) for f in item.methods),
             ]
             inside.sort(key=lambda o: o.span.start)
-            return Outline(item.name, "block", item.span, "block", _named(inside))
+            word: SymbolKind = "trait" if isinstance(item, tree.Trait) else "block"
+            return Outline(item.name, word, item.span, word, _named(inside))
 
 
 def _named(outlines: Iterator[Outline] | list[Outline]) -> tuple[Outline, ...]:
@@ -162,7 +201,7 @@ def folds(file: tree.File) -> list[tuple[int, int, Literal["code", "comment", "i
     for group in _comment_groups(file):
         add(group[0].span.start, group[-1].span.end, "comment")
     for node in walk(file):
-        if isinstance(node, _BRACED):
+        if isinstance(node, _BRACED) and not (isinstance(node, tree.Fn) and node.required):
             # The line of the closing brace stays in sight.
             last = line_of(max(node.span.start, node.span.end - 1))
             first = line_of(_head_end(node))
@@ -181,7 +220,7 @@ def _head_end(node: tree.Syntax) -> int:
     parts = [*children(node)]
     body = {
         id(part)
-        for name in ("body", "members", "methods", "fields", "variants", "arms")
+        for name in ("body", "impls", "members", "methods", "fields", "variants", "arms")
         for part in getattr(node, name, ())
     }
     for part in parts:
@@ -224,6 +263,7 @@ TOKEN_TYPES = (
     "property",
     "function",
     "method",
+    "interface",
 )
 TOKEN_MODIFIERS = ("declaration", "readonly", "defaultLibrary", "modification")
 
@@ -303,6 +343,8 @@ def _colour(o: Occurrence) -> tuple[str, tuple[str, ...]]:
                     return "struct", own
                 case tree.Enum():
                     return "enum", own
+                case tree.Trait():
+                    return "interface", own
                 case tree.Block():
                     return "class", own
 

@@ -63,10 +63,10 @@ def places(state: State, unit: Unit, module: Module, found: Occurrence) -> list[
     """Where the name stands: everywhere, or, for a name given by `as`, in its file."""
     name = found.span.text
     if _is_alias(found):
-        chosen: Iterable[Occurrence] = occurrences(unit, module)
+        chosen: Iterable[Occurrence] = (o for o in occurrences(unit, module) if o.key == found.key)
     else:
         chosen = references(state, found.key)
-    spans = [o.span for o in chosen if o.key == found.key and o.span.text == name]
+    spans = [o.span for o in chosen if o.span.text == name]
     paths = {source: path for u in state.units for source, path in u.paths.items()}
     return [Place(paths[span.source], span) for span in spans]
 
@@ -89,6 +89,10 @@ def rename(
     if is_prelude(new):
         raise Refused(f"`{new}` is a prelude name and means the same everywhere")
     where = places(state, unit, module, found)
+    root = unit.workspace.std.root
+    if module.file.package is not unit.workspace.std and root is not None:
+        if any(place.path.is_relative_to(root) for place in where):
+            raise Refused(f"`{old}` is required by a trait of the standard library")
     if new == old:
         return []
     before, after = _around(state, where, read, new)
