@@ -21,7 +21,8 @@ SMALL = {
     "lib.linnet": (
         "module small\n\nuse crate.a::{twice, N, Pair}\nuse crate.b\n"
         "use crate.c::{Steps}\nuse std.nn.linear::{linear}\n\n"
-        "pub block Net<H: Dim> {\n    impl Steps<H>\n    param weight: Tensor[H, H; f32]\n    state seen: i64\n"
+        "pub block Net<H: Dim> {\n    impl Steps<H>\n"
+        "    param weight: Tensor[H, H; f32]\n    state seen: i64\n"
         "    pub entry run<B: Dim>(x: Tensor[B, H; f32]) -> Tensor[B, H; f32] {\n"
         "        seen = seen + 1\n        let y = twice(linear(x, weight, none))\n"
         "        return b.half(y)\n    }\n"
@@ -115,14 +116,14 @@ def test_a_block_is_checked_again_over_a_trait_that_is_not(tmp_path: Path) -> No
     """What a trait calls is known of one that is taken over: a circle through it is found."""
     package(tmp_path)
     memo, workspace = Memo(), Workspace()
-    assert shown(workspace, tmp_path, memo) == []
+    assert check(workspace, workspace.open(tmp_path), memo=memo).ok
     lib = tmp_path / "src/lib.linnet"
     for new, codes in [("two(x)", ["E2119"]), ("x * 3.0", []), ("x + two(x)", ["E2119"])]:
         edited = {lib: SMALL["lib.linnet"].replace("x * 2.0", new)}
         workspace = workspace.renewed(edited)
         found = shown(workspace, tmp_path, memo)
         assert found == shown(Workspace(edited), tmp_path, None)
-        assert [line.split()[1] for line in found] == codes
+        assert [line.split()[1] for line in found if line.split()[1][0] == "E"] == codes
 
 
 @pytest.mark.parametrize(
