@@ -1,6 +1,7 @@
 # make demo   set up .venv, fetch the small model, print its answer
 # make test   set up .venv, then everything CI runs
 # make quick  the quick tests only;  make lint  style and types only
+# make previews  draw every card of the zoo again
 
 PYTHON  ?= python3
 WORKERS ?= 2
@@ -15,7 +16,7 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) "--seed-dir=$(SEED)"
 # Where Linnet source lives in the package itself.
 SOURCES := src/linnet/std src/linnet/zoo
 
-.PHONY: demo test quick slow lint types sources size clean
+.PHONY: demo test quick slow lint types sources size previews clean
 .NOTPARALLEL:
 
 demo: $(VENV)/.run-ready
@@ -43,6 +44,9 @@ slow: $(VENV)/.dev-ready
 
 size: $(VENV)/.dev-ready
 	$(BIN)/python tools/size.py
+
+previews: $(VENV)/.dev-ready
+	$(BIN)/python -m linnet.nest preview src/linnet/zoo/models
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "fmt": ("linnet.cli.fmt", "write Linnet source in its one style"),
     "explain": ("linnet.cli.explain", "what a code means; which kernels a program gets"),
     "inspect": ("linnet.cli.inspect", "a program's tokens, tree, blocks, parameters, nodes"),
+    "diagram": ("linnet.cli.diagram", "an entry's architecture as SVG, TikZ or DOT"),
     "torch": ("linnet.cli.torch", "the PyTorch source that a program becomes"),
     "lsp": ("linnet.cli.lsp", "the language server, for editors to start"),
     "run": ("linnet.cli.run", "ask a model of the zoo, and stream its answer"),

@@ -10,4 +10,5 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "convert": ("linnet.nest.commands.convert", "make a card from a checkpoint's configuration"),
     "check": ("linnet.nest.commands.check", "everything that is wrong with cards"),
     "index": ("linnet.nest.commands.index", "the catalogue of a zoo, as JSON"),
+    "preview": ("linnet.nest.commands.preview", "drawings of cards' main entries, light and dark"),
 }
