@@ -30,6 +30,7 @@ from linnet.core.scalars import integer_range
 from linnet.diagnostics import PlanError
 from linnet.dims import Atom, Dim, Relation
 from linnet.source import Span
+from linnet.syntax import tree
 from linnet.types import BOOL, DType, NoneType, StructType, TensorType, TupleType, Type
 
 Given = tuple[tuple[int, ...], str]
@@ -184,10 +185,9 @@ class _Binding:
     def check_facts(self) -> None:
         for fact in self.function.facts:
             if not fact.holds(self.sizes):
-                raise PlanError(
-                    f"{self.name} requires {fact}, which does not hold with "
-                    f"{self._known(fact.names(), origin=True)}"
-                )
+                known = self._known(fact.names(), origin=True)
+                how = f"does not hold with {known}" if known else "never holds"
+                raise PlanError(f"{self.name} requires {fact}, which {how}")
 
     def check_demands(self) -> None:
         """What sizes can still break: dimensions below zero, indices into empty axes."""
@@ -358,18 +358,25 @@ def flat_inputs(
 
 
 def _by_name(
-    where: str, kind: str, names: Sequence[str], given: Mapping[str, object]
+    where: str,
+    kind: str,
+    names: Sequence[str],
+    given: Mapping[str, object],
+    optional: Sequence[str] = (),
 ) -> list[object]:
-    """The values in the order of the names, all of which are there and no others."""
+    """The values in the order of the names, None for `optional` ones that are left out.
+
+    All others are there, and nothing else.
+    """
     for name in given:
         if name not in names:
             listed = ", ".join(names) or f"no {kind}s"
             hint = near(str(name), names)
             raise PlanError(f"{where} has no {kind} {name}{hint}; it takes {listed}")
-    missing = [name for name in names if name not in given]
+    missing = [name for name in names if name not in given and name not in optional]
     if missing:
         raise PlanError(f"{where}: missing {', '.join(missing)}")
-    return [given[name] for name in names]
+    return [given.get(name) for name in names]
 
 
 def _spread(where: str, type: object, value: object, leaves: list[object]) -> None:
@@ -389,7 +396,7 @@ def _spread(where: str, type: object, value: object, leaves: list[object]) -> No
         case StructType(fields=fields):
             names = [name for name, _ in fields]
             if isinstance(value, Mapping):
-                parts = _by_name(where, "field", names, value)
+                parts = _by_name(where, "field", names, value, _left_out(type))
             elif isinstance(value, tuple) and _is_record(value, type.name, names):
                 parts = list(value)
             else:
@@ -401,6 +408,12 @@ def _spread(where: str, type: object, value: object, leaves: list[object]) -> No
                 _spread(f"{where}.{field}", of, part, leaves)
         case _:
             leaves.append(value)
+
+
+def _left_out(struct: StructType) -> tuple[str, ...]:
+    """The fields that may be left out, which are None then."""
+    assert isinstance(struct.decl, tree.Struct)
+    return tuple(f.name.text for f in struct.decl.fields if f.default is not None)
 
 
 def _is_record(value: object, struct: str, fields: Sequence[str]) -> bool:
@@ -472,19 +485,28 @@ def _take(type: Type | None, leaves: list[object]) -> object:
             return tuple(_take(item, leaves) for item in items)
         case StructType(fields=fields):
             values = [_take(of, leaves) for _, of in fields]
-            return record(type.name, tuple(name for name, _ in fields))(*values)
+            names = tuple(name for name, _ in fields)
+            return record(type.name, names, _left_out(type))(*values)
         case _:
             return leaves.pop(0)
 
 
-@lru_cache(maxsize=512)
-def record(name: str, fields: tuple[str, ...]) -> Any:
+def record(name: str, fields: tuple[str, ...], optional: tuple[str, ...] = ()) -> Any:
     """The Python class of a struct's values: a named tuple of its fields, in declared order.
 
-    A field that Python cannot name so gets an underscore after it (`class_`), or `field` before
+    The `optional` ones after which no others come are None if they are not given. A field that Python cannot name so gets an underscore after it (`class_`), or `field` before
     one that it begins with (`field_x`).
     """
-    made = namedtuple(name, _attributes(fields), module="linnet")  # type: ignore[misc]
+    last = len(fields)
+    while last and fields[last - 1] in optional:
+        last -= 1
+    return _record(name, fields, len(fields) - last)
+
+
+@lru_cache(maxsize=512)
+def _record(name: str, fields: tuple[str, ...], nones: int) -> Any:
+    attributes, defaults = _attributes(fields), (None,) * nones
+    made = namedtuple(name, attributes, defaults=defaults, module="linnet")  # type: ignore[misc]
     made.__doc__ = f"A value of the struct {name}({', '.join(fields)})."
     return made
 

@@ -179,6 +179,27 @@ def test_a_record_is_a_tree_for_torch() -> None:
     assert torch.utils._pytree.tree_unflatten(leaves, spec).b == (2, 3)
 
 
+def test_what_may_be_left_out_is_none() -> None:
+    made = record("Pass", ("rows", "positions", "pages", "mask"), ("rows", "pages", "mask"))
+    assert made(None, 1) == (None, 1, None, None) == made(rows=None, positions=1)
+    with pytest.raises(TypeError):
+        made(positions=1)
+    program = lowered(
+        "module m\nstruct Pass<N: Dim> { by: f32? = none x: Tensor[N; f32] mask: i32? = none }\n"
+        "entry given<N: Dim>(p: Pass<N>) -> Tensor[N; f32] {\n"
+        "    return match p.by { some(by) => p.x * by none => p.x }\n}\n"
+        "entry bare<N: Dim>(x: Tensor[N; f32]) -> Pass<N> { return Pass(x = x) }\n"
+    )
+    out = evaluate(program, "bare", [X])
+    assert out == type(out)(by=None, x=out.x) and out.by is None and out.mask is None
+    assert_close(X * 2, evaluate(program, "given", [{"x": X, "by": 2.0, "mask": 1}]), 0)
+    with pytest.raises(PlanError) as caught:
+        evaluate(program, "given", [{"x": X}])
+    assert str(caught.value) == "given: p.by is None, expected f32: an optional is given its value"
+    loaded = module(program)
+    assert_close(X, loaded.run_entry("bare", {"x": X}).x, 0)
+
+
 def test_names_that_python_does_not_allow() -> None:
     fields = ("_x", "field_x", "for", "for_", "count", "None")
     assert record("R", fields)._fields == ("field_x_", "field_x", "for__", "for_", "count", "None_")

@@ -115,10 +115,10 @@ def _lines(node: tree.Syntax) -> Iterator[str]:
             yield f"{_head(node)}const {name.text}{_annotation(type)} = {dump(value)}"
         case tree.Alias(name=name, generics=generics, of=of):
             yield f"{_head(node)}type {name.text}{_params(generics)} = {dump(of)}"
-        case tree.Struct(name=name, generics=generics, fields=members):
-            yield f"{_head(node)}struct {name.text}{_params(generics)}"
+        case tree.Struct(name=name, generics=generics, where=where, fields=members):
+            yield f"{_head(node)}struct {name.text}{_params(generics)}{_where(where)}"
             for field in members:
-                yield f"  {field.name.text}: {dump(field.type)}"
+                yield f"  {field.name.text}: {dump(field.type)}{_default(field.default)}"
         case tree.Enum(name=name, variants=variants):
             yield f"{_head(node)}enum {name.text} {{{_list(variants)}}}"
         case tree.Fn(kind=kind, name=name, generics=generics, params=params, result=result):
