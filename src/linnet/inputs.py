@@ -494,8 +494,9 @@ def _take(type: Type | None, leaves: list[object]) -> object:
 def record(name: str, fields: tuple[str, ...], optional: tuple[str, ...] = ()) -> Any:
     """The Python class of a struct's values: a named tuple of its fields, in declared order.
 
-    The `optional` ones after which no others come are None if they are not given. A field that Python cannot name so gets an underscore after it (`class_`), or `field` before
-    one that it begins with (`field_x`).
+    The `optional` ones after which no others come are None if they are not given. A field that
+    Python cannot name so gets an underscore after it (`class_`), or `field` before one that it
+    begins with (`field_x`).
     """
     last = len(fields)
     while last and fields[last - 1] in optional:

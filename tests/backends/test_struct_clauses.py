@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from backends.common import agree, lowered
+from linnet.core.passes import optimize
 from linnet.core.verify import verify
 from linnet.diagnostics import PlanError
 from linnet.reference import evaluate
@@ -160,3 +161,217 @@ def test_an_entry_refuses_what_breaks_a_clause() -> None:
     assert str(caught.value) == (
         "forward requires S == 3, which does not hold with S = 2 from axis 1 of q"
     )
+
+
+HEAD = """
+module m
+
+pub struct OverRows<B: Dim, S: Dim, Batch: Dim>
+where
+    B == 1,
+    S == Batch
+{
+    seen: Tensor[Batch; bool]
+}
+
+pub struct Paged<S: Dim, Pages: Dim, Size: Dim>
+where
+    Size > 0,
+    S == Pages * Size
+{
+    k: f32
+}
+
+pub struct Pass<B: Dim, S: Dim, Batch: Dim, Pages: Dim = 2, Size: Dim = 3> {
+    rows: OverRows<B, S, Batch>? = none
+    paged: Paged<S, Pages, Size>? = none
+}
+
+enum Mode { A, B }
+
+fn row<Batch: Dim>(q: Tensor[1, Batch; f32], seen: Tensor[Batch; bool]) -> Tensor[1, Batch; f32] {
+    return q + cast<f32>(seen)
+}
+
+fn pages<B: Dim, Pages: Dim, Size: Dim>(
+    x: Tensor[B, Pages * Size; f32],
+) -> Tensor[B, Pages, Size; f32] {
+    return reshape(x, [B, Pages, Size])
+}
+"""
+ENUM = """
+pub block R<Batch: Dim> {
+    fn f<B: Dim, S: Dim>(q: Tensor[B, S; f32], p: Pass<B, S, Batch>, m: Mode) -> Tensor[B, S; f32] {
+        return match (p.rows, m) {
+            (some(r), Mode.A) => row(q, r.seen)
+            (some(r), Mode.B) => row(q * 2.0, r.seen)
+            (none, Mode.A) => q
+            (none, Mode.B) => q * 3.0
+        }
+    }
+
+    entry a<B: Dim, S: Dim>(q: Tensor[B, S; f32], c: bool) -> Tensor[B, S; f32] {
+        let m = if c { Mode.A } else { Mode.B }
+        return f(q, Pass(), m)
+    }
+
+    entry b<B: Dim, S: Dim>(
+        q: Tensor[B, S; f32],
+        seen: Tensor[Batch; bool],
+        c: bool,
+    ) -> Tensor[B, S; f32]
+    where
+        B == 1,
+        S == Batch
+    {
+        let m = if c { Mode.A } else { Mode.B }
+        return f(q, Pass(rows = some(OverRows(seen = seen))), m)
+    }
+}
+"""
+LOOP = """
+pub block R<Batch: Dim> {
+    fn f<B: Dim, S: Dim>(q: Tensor[B, S; f32], p: Pass<B, S, Batch>) -> Tensor[B, S; f32] {
+        var x = q
+        for i in 0..3 {
+            x = match p.rows {
+                some(r) => row(x, r.seen)
+                none => x * 2.0
+            }
+        }
+        var n: i32 = 0
+        while n < 2 {
+            let y: Tensor[B, S; f32] = match p.rows {
+                some(r) => if n < 1 { row(x, r.seen) } else { x }
+                none => x
+            }
+            x = y
+            n = n + 1
+        }
+        let all = for i in 0..2 {
+            yield match p.rows {
+                some(r) => row(x, r.seen)
+                none => x
+            }
+        }
+        return match p.paged {
+            some(pg) => reshape(pages<B, 2, 3>(x), [B, S]) * pg.k
+            none => x + sum0(all)
+        }
+    }
+
+    fn sum0<*S: Shape, N: Dim>(a: Tensor[N, *S; f32]) -> Tensor[*S; f32] {
+        let y[*s] = sum[n] a[n, *s]
+        return y
+    }
+
+    entry a<B: Dim, S: Dim>(q: Tensor[B, S; f32]) -> Tensor[B, S; f32] {
+        return f(q, Pass())
+    }
+
+    entry b<B: Dim, S: Dim>(q: Tensor[B, S; f32], p: Pass<B, S, Batch>) -> Tensor[B, S; f32] {
+        return f(q, p)
+    }
+
+    entry c(q: Tensor[1, 6; f32]) -> Tensor[1, 6; f32] {
+        let p: Pass<1, 6, Batch> = Pass(paged = some(Paged(k = 2.0)))
+        return f(q, p)
+    }
+}
+"""
+LOCAL = """
+pub block R<Batch: Dim> {
+    fn make<B: Dim, S: Dim>(q: Tensor[B, S; f32], p: Pass<B, S, Batch>) -> OverRows<B, S, Batch>? {
+        return p.rows
+    }
+
+    fn wrap<B: Dim, S: Dim>(r: OverRows<B, S, Batch>) -> (Pass<B, S, Batch>, i32) {
+        return (Pass(rows = some(r)), 1)
+    }
+
+    entry b(q: Tensor[1, Batch; f32], seen: Tensor[Batch; bool]) -> Tensor[1, Batch; f32] {
+        let (p, n) = wrap(OverRows<1, Batch, Batch>(seen = seen))
+        let one: Tensor[1, Batch; f32] = match make(q, p) {
+            some(r) => row(q, r.seen)
+            none => q
+        }
+        let y[b, s] = match p.rows {
+            some(r) => one[b, s] + cast<f32>(r.seen[s])
+            none => 0.0
+        }
+        return y
+    }
+
+    entry d<B: Dim, S: Dim>(
+        q: Tensor[B, S; f32],
+        p: Pass<B, S, Batch>,
+    ) -> (Tensor[B, S; f32], Pass<B, S, Batch>) {
+        let r = make(q, p)
+        let (y, pp): (Tensor[B, S; f32], (Pass<B, S, Batch>, i32)) = match r {
+            some(r) => (row(q, r.seen), wrap(r))
+            none => (q, (p, 1))
+        }
+        let (ppp, n) = pp
+        let out: Tensor[B, S; f32] = match ppp.rows {
+            some(r) => row(y, r.seen)
+            none => y
+        }
+        return (out, ppp)
+    }
+}
+"""
+NEVER = """
+pub struct Sixteen<Batch: Dim>
+where Batch == 16 {
+    x: f32
+}
+
+pub block R<Batch: Dim> {
+    fn f(q: Tensor[Batch; f32], s: Sixteen<Batch>?) -> Tensor[16; f32] {
+        return match s {
+            some(s) => q * s.x
+            none => fill([16], 0.0)
+        }
+    }
+
+    entry a(q: Tensor[Batch; f32]) -> Tensor[16; f32] {
+        return f(q, none)
+    }
+
+    entry b(q: Tensor[Batch; f32], s: Sixteen<Batch>) -> Tensor[16; f32] {
+        return f(q, some(s))
+    }
+}
+"""
+SIX, SOME = np.ones((1, 6), F), np.ones(6, bool)
+BOTH = {"rows": {"seen": SOME}, "paged": {"k": 1.5}}
+CALLS: list[Any] = [
+    (
+        ENUM,
+        [
+            ("a", [np.ones((2, 3), F), True]),
+            ("a", [np.ones((2, 3), F), False]),
+            ("b", [SIX, SOME, True]),
+            ("b", [SIX, SOME, False]),
+        ],
+    ),
+    (LOOP, [("a", [np.ones((2, 3), F)]), ("c", [SIX]), ("b", [SIX, BOTH])]),
+    (LOCAL, [("b", [SIX, SOME]), ("d", [SIX, BOTH])]),
+]
+
+
+@pytest.mark.parametrize(("source", "calls"), CALLS, ids=["enum", "loop", "local"])
+def test_presence_is_known_wherever_the_value_goes(source: str, calls: Any) -> None:
+    made = lowered(HEAD + source, generics={"Batch": 6})
+    verify(made)
+    verify(optimize(made, "fast"))
+    agree(made, calls, ("fast",))
+
+
+def test_a_clause_that_the_model_breaks_is_no_obstacle_to_other_entries() -> None:
+    made = lowered(HEAD + NEVER, generics={"Batch": 6})
+    verify(made)
+    assert evaluate(made, "a", [SIX[0]]).shape == (16,)
+    with pytest.raises(PlanError) as caught:
+        evaluate(made, "b", [SIX[0], {"x": 1.0}])
+    assert str(caught.value) == "b requires 6 == 16, which never holds"

@@ -53,6 +53,9 @@ def program(random: Random) -> str:
     body = "\n".join(statement(random, 2) for _ in range(random.randint(1, 4)))
     return (
         f"module m const X: {type_(random, 1)} = {expression(random, 3)}\n"
+        f"struct P<{name(random)}: Dim{comma(random)}> where {tight(random, 1)} > "
+        f"{tight(random, 1)}{comma(random)} {{ {name(random)}: {type_(random, 1)} "
+        f"y: {type_(random, 1)} = {expression(random, 1)} }}\n"
         f"fn f<{name(random)}: Dim = {tight(random, 1)}{comma(random)}>"
         f"(x: {type_(random, 2)} = {expression(random, 2)}{comma(random)})"
         f" -> {type_(random, 2)} where {tight(random, 1)} == {tight(random, 2)}{comma(random)}"

@@ -556,7 +556,7 @@ class _Filling:
         }
         self.written = set(self.from_where)
         self.open = {g.name.text for g in self.generics} - given.keys()
-        found = self._arguments(params, args)
+        found = self._arguments(params, args, result, hint)
         unknown = any(isinstance(t, UnknownType) for t in (*found, *(p.type for p in params)))
         if self.open and result is not None and hint is not None:
             self.source = e
@@ -627,7 +627,11 @@ class _Filling:
         return Origin(phrase, param.at, "declared here")
 
     def _arguments(
-        self, params: Sequence[Parameter], args: Sequence[tree.Expr | None]
+        self,
+        params: Sequence[Parameter],
+        args: Sequence[tree.Expr | None],
+        result: Type | None,
+        hint: Expected | None,
     ) -> list[Type | None]:
         """The arguments' types; those made of literals are read last, with what the others fix."""
         scope = self.scope
@@ -637,16 +641,25 @@ class _Filling:
         for i in sorted(given, key=lambda i: i in opens):
             arg, param = args[i], params[i]
             assert arg is not None
-            expected = None
-            if not (generic_names(param.type) & self.open):
-                origin = self._origin(param)
-                expected = Expected(substitute(param.type, self.bound), origin)
+            expected, bound = None, self.bound
+            needed = generic_names(param.type) & self.open
+            if needed and result is not None and hint is not None and _holds_struct(param.type):
+                # A struct that is built here may need what the whole is expected to be.
+                bound = {**self._told(result, hint.type), **self.bound}
+            if needed <= bound.keys():
+                expected = Expected(substitute(param.type, bound), self._origin(param))
             t = found[i] = exprs.value(scope, arg, expected, whole=True)
             if self.open:
                 self.source = arg
                 self._unify(param.type, t)
         self._solve_later()
         return found
+
+    def _told(self, want: Type, found: Type) -> dict[str, GenericValue]:
+        """What the open generics would be, were `want` to become `found`."""
+        fresh = replace(self, bound={}, open=set(self.open), later=[], source=None)
+        fresh._unify(want, found)
+        return fresh.bound
 
     def meant_as_generics(self, params: Sequence[Type]) -> str | None:
         """How the generics that no argument tells are written, for a call with too many arguments;
@@ -890,6 +903,16 @@ class _Filling:
             notes=notes,
             help=Help(f"write the generics out: `{self.what}{written}(...)`", edits),
         )
+
+
+def _holds_struct(type: Type) -> bool:
+    match type:
+        case OptionalType(of):
+            return _holds_struct(of)
+        case TupleType(items):
+            return any(map(_holds_struct, items))
+        case _:
+            return isinstance(type, StructType)
 
 
 def _may_fit(want: Type, found: Type) -> bool:

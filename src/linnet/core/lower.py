@@ -145,6 +145,7 @@ class Lowering:
         for (_, type), arg in zip(signature.params, args, strict=True):
             held = proved_by(self.analysis, substitute(type, bindings), arg)
             facts += tuple(r for r in held if r.names() or not r.holds({}))
+        facts = tuple(dict.fromkeys(facts))
         dims = tuple(d for g in fn.generics for d in _dim_names(own[g.name.text], g.name.text))
         body = Body(self, bindings, owner, presence, dims, facts)
         for param, (name, type), arg in zip(fn.params, signature.params, args, strict=True):
