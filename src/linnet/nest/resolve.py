@@ -24,8 +24,9 @@ CONFIG = "config.json"
 def resolve(name_or_dir: str | Path | Card, notice: Notice | None = None) -> Card:
     """The card that is meant; one made from a checkpoint is kept in the cache.
 
-    A directory without a card that has a config.json is a checkpoint as transformers saves it;
-    `org/name`, or `hf://org/name@revision`, is a checkpoint or a card of the Hub.
+    A directory without a card that has a config.json is a checkpoint as transformers saves it, a
+    GGUF file is one too; `org/name`, or `hf://org/name@revision`, is a checkpoint or a card of the
+    Hub.
     """
     if isinstance(name_or_dir, Card):
         return name_or_dir
@@ -34,6 +35,10 @@ def resolve(name_or_dir: str | Path | Card, notice: Notice | None = None) -> Car
         from linnet.nest.conversion import read_directory
 
         return converted(read_directory(place), notice)
+    if place.suffix == ".gguf" and place.is_file():
+        from linnet.nest.conversion import read_gguf
+
+        return converted(read_gguf(place), notice)
     named = parse_repo(name_or_dir) if isinstance(name_or_dir, str) else None
     if named is not None and not place.exists():
         return _of_repo(*named, notice)

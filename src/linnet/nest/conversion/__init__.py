@@ -8,7 +8,7 @@ from pathlib import Path
 from linnet.diagnostics import NestError
 from linnet.nest.card import ZOO
 from linnet.nest.conversion.plan import DTYPES, Plan, plan
-from linnet.nest.conversion.source import Source, of_repo, read_directory, read_source
+from linnet.nest.conversion.source import Source, of_repo, read_directory, read_gguf, read_source
 from linnet.nest.conversion.tables import TABLES, Table
 from linnet.nest.conversion.tensors import Bindings, bind
 from linnet.nest.conversion.writing import free, write
@@ -26,6 +26,7 @@ __all__ = [
     "of_repo",
     "plan",
     "read_directory",
+    "read_gguf",
     "read_source",
 ]
 
@@ -42,11 +43,11 @@ def convert(
 ) -> Path:
     """The directory `output` holds a card of the checkpoint; no tensor's data has been read.
 
-    `source` is a directory with config.json and SafeTensors files, or a repository of the Hub
-    ("org/name", "hf://org/name@revision"), of which the headers are fetched. `dtype` is what T
-    becomes in place of what the configuration states. `ignore` names keys of the configuration that
-    nothing here knows and that do not change the model. Raises NestError with every setting and
-    tensor that the card could not express; nothing is written then.
+    `source` is a directory with config.json and SafeTensors files, a GGUF file, or a repository of
+    the Hub ("org/name", "hf://org/name@revision"), of which the headers are fetched. `dtype` is
+    what T becomes in place of what the configuration states. `ignore` names keys of the
+    configuration that nothing here knows and that do not change the model. Raises NestError with
+    every setting and tensor that the card could not express; nothing is written then.
     """
     place = free(output)
     found = read_source(source, revision, notice)

@@ -10,7 +10,8 @@ from typing import Any
 from linnet.diagnostics import NestError
 from linnet.nest.hub import Published, local_checkpoint, page, parse_repo, remote_checkpoint
 from linnet.nest.progress import Notice
-from linnet.weights import Checkpoint
+from linnet.weights import Checkpoint, open_checkpoint
+from linnet.weights.gguf_config import config_of
 
 CONFIG = "config.json"
 _LICENSE = re.compile(r"^license: *[\"']?([\w.+-]+)[\"']? *$", re.MULTILINE)
@@ -37,12 +38,15 @@ class Source:
 def read_source(
     source: str | Path, revision: str | None = None, notice: Notice | None = None
 ) -> Source:
-    """The checkpoint in a directory, or else of a repository of the Hub: `org/name@revision`."""
+    """The checkpoint in a directory or GGUF file, or else of the Hub: `org/name@revision`."""
     named = parse_repo(source) if isinstance(source, str) else None
-    if named is None or Path(source).is_dir():
+    if named is None or Path(source).exists():
         if revision is not None:
-            raise NestError(f"{source}: a directory has no revision; --revision is for the Hub")
-        return read_directory(source)
+            raise NestError(
+                f"{source}: a local checkpoint has no revision: --revision is for the Hub"
+            )
+        path = Path(source)
+        return read_gguf(path) if path.suffix == ".gguf" else read_directory(path)
     repo, stated = named
     if None not in (revision, stated) and revision != stated:
         raise NestError(f"{source}: the revision is stated twice, {stated} and {revision}")
@@ -95,6 +99,21 @@ def read_directory(directory: str | Path) -> Source:
         found.files,
         directory=place,
         license=_license(place),
+    )
+
+
+def read_gguf(file: Path) -> Source:
+    """The checkpoint that a GGUF file was made from, by its metadata and header."""
+    checkpoint = open_checkpoint(file)
+    place = file.expanduser().resolve()
+    license = checkpoint.metadata.get("general.license")
+    return Source(
+        place.stem,
+        config_of(checkpoint),
+        checkpoint,
+        (place.name,),
+        directory=place.parent,
+        license=license if isinstance(license, str) else None,
     )
 
 

@@ -206,13 +206,15 @@ class _Binder:
             if name not in self.tensors and not self._beyond(name, count)
         ]
         head = self.table.head[1] if self.table.head else ""
+        used = set(expanded.values())
+        extra = [name for name in self.tensors if name not in used] if absent else []
         for k, name in enumerate(absent):
             if name == head:
                 continue
             key = self.bias_of.get(_template(name))
             why = f"; `{key}` is true" if key else ""
             # Searching near names is slow, and only the first few problems are shown.
-            near = did_you_mean(name, self.tensors) if k < 8 and not key else ""
+            near = did_you_mean(name, extra) if k < 8 and not key else ""
             self.report.add("tensors that the checkpoint lacks", f"`{name}`{why or near}")
 
     def _leftover(self, expanded: Mapping[str, str], count: int | None) -> tuple[str, ...]:
