@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from linnet.nest.catalogue import index as index
     from linnet.nest.checking import check as check
     from linnet.nest.conversion import convert as convert
+    from linnet.nest.proof import verify_loading as verify_loading
 
 # Public name -> the module that holds it, imported on first use: these need the checker.
 _HOME = {
@@ -32,6 +33,7 @@ _HOME = {
     "convert": "linnet.nest.conversion",
     "describe": "linnet.nest.catalogue",
     "index": "linnet.nest.catalogue",
+    "verify_loading": "linnet.nest.proof",
 }
 
 __all__ = [
@@ -59,6 +61,7 @@ __all__ = [
     "parameter_count",
     "remote_checkpoint",
     "resolve",
+    "verify_loading",
 ]
 
 

@@ -15,6 +15,7 @@ from linnet.nest.resolve import resolve
 from linnet.nest.stored import settled
 
 if TYPE_CHECKING:
+    from linnet.weights.bindings import Bound
     from linnet.weights.checkpoint import Weights
 
 # Backend -> the module whose `load` makes its model.
@@ -29,6 +30,7 @@ def load(
     generics: Mapping[str, int | str] | None = None,
     weights: Weights | None = None,
     progress: Progress | None = None,
+    proof: str | Path | None = None,
     **options: Any,
 ) -> Any:
     """The card's model with its weights, ready to run on a backend.
@@ -36,9 +38,10 @@ def load(
     The name is that of a card, its directory, or a checkpoint's directory, for which a card is
     made from its configuration (`resolve`). `generics` override the card's; `weights` (a
     .safetensors or .gguf file, several, a directory, or arrays by tensor name) stand for the
-    published ones, which are fetched otherwise. `options` go to the backend's loader. Raises
-    NestError for a card or download that cannot be used and PlanError for everything that is wrong
-    with source, generics or weights.
+    published ones, which are fetched otherwise. `proof` is a file that will say which bytes became
+    which parameters (linnet.nest.proof). `options` go to the backend's loader. Raises NestError for
+    a card or download that cannot be used and PlanError for everything that is wrong with source,
+    generics or weights.
     """
     card = resolve(name_or_dir)
     if backend not in LOADERS:
@@ -56,7 +59,10 @@ def load(
     if card.weights.cast_dtype:
         options["cast_dtype"] = True
     entries = options.get("entries")
-    return import_module(LOADERS[backend]).load(
+    bound: list[Bound] = []
+    if proof is not None:
+        options["on_bound"] = bound.extend
+    model = import_module(LOADERS[backend]).load(
         card.source_path,
         root=card.root,
         main=card.entry if entries is None or card.entry in entries else None,
@@ -67,3 +73,9 @@ def load(
         overrides=[n for n, v in (generics or {}).items() if card.generics.get(n, v) != v],
         **options,
     )
+    if proof is not None:
+        from linnet.nest.proof import write_proof
+
+        held = dict(model.state_dict()) if hasattr(model, "state_dict") else None
+        write_proof(proof, bound, held, {"model": card.name, "backend": backend})
+    return model

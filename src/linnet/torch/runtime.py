@@ -79,14 +79,16 @@ def load(
     checked: bool = False,
     seed: int = 0,
     overrides: Collection[str] = (),
+    on_bound: Callable[[Sequence[Bound]], None] | None = None,
     **later: object,
 ) -> LinnetModule:
     """The program as an nn.Module whose entries run generated source.
 
     Parameters without weights are random: normal with deviation 0.02 from `seed`, integers zero.
     `checked` makes a runtime index outside its axis an error instead of clamping it. `overrides`
-    names generics changed from a card's, which may leave out layers of the checkpoint. Everything
-    that is wrong with the source, the generics or the weights is one PlanError.
+    names generics changed from a card's, which may leave out layers of the checkpoint. `on_bound`
+    is told which tensor fills which parameter. Everything that is wrong with the source, the
+    generics or the weights is one PlanError.
     """
     _refuse_later(later)
     place = _device(device)
@@ -108,6 +110,8 @@ def load(
         overrides=overrides,
     )
     bound = loaded.bound or []
+    if on_bound is not None:
+        on_bound(bound)
     present = [one.slot.path for one in bound]
     module = LinnetModule(loaded.program, policy, place, checked=checked, present=present)
     module._fill(bound)

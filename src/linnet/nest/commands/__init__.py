@@ -9,6 +9,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "list": ("linnet.nest.commands.list", "the models of the zoo, one a line"),
     "convert": ("linnet.nest.commands.convert", "make a card from a checkpoint's configuration"),
     "check": ("linnet.nest.commands.check", "everything that is wrong with cards"),
+    "verify": ("linnet.nest.commands.verify", "check a proof of loading against the files"),
     "index": ("linnet.nest.commands.index", "the catalogue of a zoo, as JSON"),
     "preview": ("linnet.nest.commands.preview", "drawings of cards' main entries, light and dark"),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,9 +28,14 @@ def run(args: argparse.Namespace) -> int:
             print(f"{name}: ok", flush=True)
             continue
         status = 1
-        plural = "problem" if len(problems) == 1 else "problems"
-        print(f"{name}: {len(problems)} {plural}")
-        for k, problem in enumerate(problems, 1):
-            first, *rest = problem.splitlines()
-            print(f"  {k}. {first}", *(f"     {line}" for line in rest), sep="\n", flush=True)
+        numbered(name, problems)
     return status
+
+
+def numbered(name: str, problems: Sequence[str]) -> None:
+    """Every problem is printed, below how many there are."""
+    plural = "problem" if len(problems) == 1 else "problems"
+    print(f"{name}: {len(problems)} {plural}")
+    for k, problem in enumerate(problems, 1):
+        first, *rest = problem.splitlines()
+        print(f"  {k}. {first}", *(f"     {line}" for line in rest), sep="\n", flush=True)
