@@ -5,6 +5,7 @@ The names come from the package's own table, so that the reader's tables are che
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -91,3 +92,28 @@ def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
             writer.add_string(key, value)
         case _:
             writer.add_array(key, value)
+
+
+# --- bytes of a header, right or wrong ---------------------------------------------------------
+
+
+def text(value: str) -> bytes:
+    return struct.pack("<Q", len(value.encode())) + value.encode()
+
+
+def key(name: str, kind: int, value: bytes) -> bytes:
+    return text(name) + struct.pack("<I", kind) + value
+
+
+def info(name: str, sizes: list[int], encoding: int, offset: int) -> bytes:
+    axes = struct.pack(f"<I{len(sizes)}Q", len(sizes), *sizes)
+    return text(name) + axes + struct.pack("<IQ", encoding, offset)
+
+
+def forged(
+    infos: list[bytes], data: int, keys: list[bytes] | None = None, version: int = 3
+) -> bytes:
+    keys = keys or []
+    head = b"GGUF" + struct.pack("<IQQ", version, len(infos), len(keys))
+    head += b"".join(keys) + b"".join(infos)
+    return head + b"\0" * (-len(head) % 32 + data)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from linnet.diagnostics import PlanError
 from linnet.weights import Slot, gguf_metadata, open_checkpoint, plan_bindings, read_arrays
+from weights.gguf_files import forged, info, key, text
 
 Q4_0 = gguf.GGMLQuantizationType.Q4_0
 Q8_0 = gguf.GGMLQuantizationType.Q8_0
@@ -93,8 +94,8 @@ def test_metadata_is_that_of_the_library(tmp_path: Path) -> None:
     metadata = gguf_metadata(tmp_path / "m.gguf")
     assert metadata["tokenizer.ggml.tokens"] == ["<s>", "a", "é"]
     assert len(metadata) == len(fields) - 3  # the library counts version and counts as fields
-    for key, value in metadata.items():
-        assert fields[key].contents() == value
+    for name, value in metadata.items():
+        assert fields[name].contents() == value
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
@@ -131,28 +132,6 @@ def test_other_tensors_keep_their_dtype(tmp_path: Path) -> None:
 
 
 # --- bad files --------------------------------------------------------------------------------
-
-
-def text(value: str) -> bytes:
-    return struct.pack("<Q", len(value.encode())) + value.encode()
-
-
-def key(name: str, kind: int, value: bytes) -> bytes:
-    return text(name) + struct.pack("<I", kind) + value
-
-
-def info(name: str, sizes: list[int], encoding: int, offset: int) -> bytes:
-    axes = struct.pack(f"<I{len(sizes)}Q", len(sizes), *sizes)
-    return text(name) + axes + struct.pack("<IQ", encoding, offset)
-
-
-def forged(
-    infos: list[bytes], data: int, keys: list[bytes] | None = None, version: int = 3
-) -> bytes:
-    keys = keys or []
-    head = b"GGUF" + struct.pack("<IQQ", version, len(infos), len(keys))
-    head += b"".join(keys) + b"".join(infos)
-    return head + b"\0" * (-len(head) % 32 + data)
 
 
 ARCHITECTURE = key("general.architecture", 8, text("llama"))

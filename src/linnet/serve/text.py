@@ -242,13 +242,16 @@ def _from_gguf(path: Path) -> Text:
     special: dict[str, str] = {}
     for name, key in named.items():
         token: Any = metadata.get(f"tokenizer.ggml.{key}_token_id")
-        text = tokenizer.id_to_token(token) if type(token) is int else None
+        known = type(token) is int and 0 <= token < tokenizer.get_vocab_size()
+        text = tokenizer.id_to_token(token) if known else None
         if text is not None:
             special[name] = text
     keys = [f"tokenizer.ggml.{key}_token_id" for key in ("eos", "eot", "eom")]
     ends = {metadata.get(key): f"its {key}" for key in keys}
     stated = {end: key for end, key in ends.items() if type(end) is int}
     template: Any = metadata.get("tokenizer.chat_template")
+    if template is not None and not isinstance(template, str):
+        raise LinnetError(f"{path}: `tokenizer.chat_template` is not a string")
     return Text(tokenizer, frozenset(stated), template, special, str(path), stated)
 
 

@@ -379,7 +379,7 @@ def _location(
             f"{path}: `{name}` is stored as {scheme.name}, an encoding that is not read",
         )
         return None
-    if dtype is None and (not sizes or sizes[0] % block):
+    if dtype is None and (not sizes or not sizes[0] or sizes[0] % block):
         report.add(
             "files",
             f"{path}: `{name}`: rows of {sizes[0] if sizes else 1} elements; "
