@@ -94,8 +94,8 @@ def _byte_level(metadata: Mapping[str, Any], tokens: list[str], origin: str) -> 
                 "default, gpt-2, smollm, llama-bpe and qwen2 (a tokenizer.json beside it would do)"
             )
     merges: list[str] = _items(metadata, "merges", str, origin)
-    pairs = [tuple(merge.split(" ", 1)) for merge in merges]
-    if not pairs or any(len(pair) != 2 for pair in pairs):
+    pairs = [(left, right) for left, space, right in map(_halves, merges) if space]
+    if not pairs or len(pairs) < len(merges):
         raise LinnetError(f"{origin}: `tokenizer.ggml.merges` is missing or not a list of pairs")
     vocabulary = {token: k for k, token in enumerate(tokens)}
     whole_words = scheme in ("llama-bpe", "llama3")
@@ -105,6 +105,10 @@ def _byte_level(metadata: Mapping[str, Any], tokens: list[str], origin: str) -> 
     if normalizer is not None:
         tokenizer.normalizer = normalizer
     return tokenizer
+
+
+def _halves(merge: str) -> tuple[str, str, str]:
+    return merge.partition(" ")
 
 
 def _sentence_piece(
