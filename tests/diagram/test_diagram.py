@@ -92,6 +92,40 @@ fn same<*S: Shape>(x: Tensor[*S; f32]) -> Tensor[*S; f32] {
 """
 
 
+TRAIT = """
+module words
+
+use std.nn.embedding::{Embedding}
+use std.nn.linear::{linear}
+
+trait Decoder<Vocab: Dim, H: Dim> {
+    fn hidden<B: Dim, S: Dim>(tokens: Tensor[B, S; i32]) -> Tensor[B, S, H; f32]
+
+    fn head() -> Tensor[Vocab, H; f32]
+
+    pub entry last<B: Dim, S: Dim>(tokens: Tensor[B, S; i32]) -> Tensor[B, Vocab; f32]
+    where S > 0 {
+        let x = hidden(tokens)
+        return linear(x[:, S - 1, :], head())
+    }
+}
+
+pub block Model<Words: Dim, Width: Dim> {
+    impl Decoder<Words, Width>
+
+    sub embedding: Embedding<Words, Width, f32>
+
+    fn hidden<N: Dim, M: Dim>(tokens: Tensor[N, M; i32]) -> Tensor[N, M, Width; f32] {
+        return embedding.forward(tokens)
+    }
+
+    fn head() -> Tensor[Words, Width; f32] {
+        return embedding.weight
+    }
+}
+"""
+
+
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Program:
     path = tmp_path_factory.mktemp("small") / "small.linnet"
@@ -176,6 +210,17 @@ def test_a_free_function_and_what_only_changes_the_form(small: Program) -> None:
     graph = build(small, "twice")
     assert labels(graph) == ["x", "+", "result"]
     assert edges(graph) == {("x", "+", "[*S]"), ("+", "result", "[*S]")}
+
+
+def test_an_entry_that_a_trait_provides(tmp_path: Path) -> None:
+    path = tmp_path / "words.linnet"
+    path.write_text(TRAIT.lstrip())
+    graph = build(load_program(path))
+    assert graph.title == "words: Model.last"
+    assert labels(graph) == ["tokens", "embedding", "[:, S - 1, :]", "linear", "result"]
+    assert ("embedding", "[:, S - 1, :]", "[B, S, Width]") in edges(graph)
+    assert ("linear", "result", "[B, Words]") in edges(graph)
+    assert {n.label: n.sublabel for n in graph.nodes}["linear"] == "embedding.weight"
 
 
 def test_what_cannot_be_drawn_is_said(small: Program) -> None:

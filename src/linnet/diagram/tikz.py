@@ -18,10 +18,11 @@ from linnet.diagram.layout import (
 )
 
 SCALE = 0.75  # points for each pixel
+MARGIN = 12
 SPECIAL = {
     **{c: f"\\{c}" for c in "{}$&#_%"},
     **{"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}"},
-    **{"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\textquotedbl{}"},
+    **{"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': "''"},
     **{"×": r"$\times$", "÷": r"$\div$", "−": "$-$", "≤": r"$\le$", "≥": r"$\ge$"},
     **{"≠": r"$\ne$", "·": r"$\cdot$", "…": r"\dots{}", "√": r"$\surd$"},
 }
@@ -30,17 +31,21 @@ SPECIAL = {
 def to_tikz(graph: Graph, theme: str = "light") -> str:
     """The drawing as a `tikzpicture`, which needs `\\usepackage{tikz}` and nothing else."""
     colours, picture = theme_named(theme), arranged(graph)
+    named = {
+        "page": colours.page,
+        "text": colours.text,
+        "muted": colours.muted,
+        "line": colours.line,
+        "frame": colours.frame,
+        **{f"{kind}-fill": fill for kind, (fill, _) in colours.kinds.items()},
+        **{f"{kind}-border": border for kind, (_, border) in colours.kinds.items()},
+    }
+    far = f"({_n(picture.width + MARGIN)}, {_n(picture.height + MARGIN)})"
     lines = [
-        f"% {graph.title}",
-        *(f"% {graph.sizes}" for _ in [0] if graph.sizes),
-        *_colours(colours.page, colours.text, colours.muted, colours.line, colours.frame),
-        *(
-            f"\\definecolor{{linnet-{kind}-{part}}}{{HTML}}{{{colour[1:].upper()}}}"
-            for kind, pair in colours.kinds.items()
-            for part, colour in zip(("fill", "border"), pair, strict=True)
-        ),
-        f"\\begin{{tikzpicture}}[x={SCALE}pt, y=-{SCALE}pt, >=latex, text=linnet-text,",
-        "  background rectangle/.style={fill=linnet-page}, inner sep=0pt]",
+        f"% {graph.title} {graph.sizes}".rstrip(),
+        *(f"\\definecolor{{linnet-{n}}}{{HTML}}{{{c[1:].upper()}}}" for n, c in named.items()),
+        f"\\begin{{tikzpicture}}[x={SCALE}pt, y=-{SCALE}pt, >=latex, inner sep=0pt]",
+        f"\\fill[linnet-page] ({-MARGIN}, {-MARGIN}) rectangle {far};",
     ]
     for frame in picture.frames:
         lines.append(
@@ -59,11 +64,6 @@ def to_tikz(graph: Graph, theme: str = "light") -> str:
     for note in picture.notes:
         lines.append(_words(note.text, note.x, note.y, NOTE, "tt", "base west"))
     return "\n".join([*lines, "\\end{tikzpicture}", ""])
-
-
-def _colours(*values: str) -> Iterator[str]:
-    for name, value in zip(("page", "text", "muted", "line", "frame"), values, strict=True):
-        yield f"\\definecolor{{linnet-{name}}}{{HTML}}{{{value[1:].upper()}}}"
 
 
 def _box(box: Box) -> Iterator[str]:

@@ -359,12 +359,12 @@ class Tracer:
                 raise NoForm
             return whole
         label = SYMBOLS.get(op, op)
-        fixed = [o for o, v in zip(operands, values, strict=True) if not joined([v]).sources]
-        if len(operands) == 2 and fixed and len(fixed[0].span.text) <= PLAIN:
-            text = " ".join(fixed[0].span.text.split())
-            label = (
-                f"{text} {label}" if fixed[0] is operands[0] and op in "-/" else f"{label} {text}"
-            )
+        for operand, value in zip(operands, values, strict=True):
+            wire, text = joined([value]), short(operand)
+            text = text if len(text) <= PLAIN else ", ".join(wire.members)
+            if len(operands) == 2 and not wire.sources and text:
+                first = operand is operands[0] and op in "-/"
+                label = f"{text} {label}" if first else f"{label} {text}"
         return self.node("op", label, "", self.operands(scope, operands, values))
 
     def operands(
@@ -596,7 +596,9 @@ class Tracer:
         name, kind = at.path.rpartition(".")[2], self.instance(at.type)
         if name == "*" or name.isdecimal():
             name, kind = at.type.name, ""
-        if scope.depth < self.expand:
+        infos = self.analysis.blocks[at.decl].members.values()
+        leaf = not any(info.member.kind == "sub" for info in infos)
+        if scope.depth + leaf < self.expand:
             saved = len(self.nodes), len(self.groups), self.made, self.group
             kept = dict(self.edges), set(self.back), dict(self.members)
             self.group = self.frame(f"{name}: {at.type.name}" if kind else name)
