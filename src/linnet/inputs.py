@@ -44,6 +44,8 @@ def find_entry(program: Program, name: str | None = None) -> Function:
         if not name:
             listed = ", ".join(program.entries)
             raise PlanError(f"{program.name} has several entries ({listed}): name one")
+    if name in program.refused:
+        raise PlanError(program.refused[name])
     if name not in program.entries:
         listed = ", ".join(program.entries) or "none"
         raise PlanError(

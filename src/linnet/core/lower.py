@@ -224,6 +224,7 @@ def lower(
 ) -> Program:
     """Every entry of the root block (or `entries`), with its generics bound.
 
+    An entry whose where clauses are false of them is left out, or an error if it was asked for.
     An optional member is there where `present` is true of its path (a `*` for each position of an
     array), or has its path, or one below it, among its own.
     Raises PlanError for findings of the checker, an unknown or ambiguous root, generics that are
@@ -244,12 +245,20 @@ def lower(
     presence = frozenset(p for p in optionals if there(p))
     listed = bound_manifest(analysis, block, bindings)
     found: dict[str, Function] = {}
+    refused: dict[str, str] = {}
     available = [m for m in info.methods.values() if m.kind == "entry"]
     for fn in _chosen(available, entries, block.name.text):
-        module = analysis.signatures[fn].module
-        found[fn.name.text] = _lower_entry(lowering, fn, module, bound, presence)
+        refusal = _refusal(analysis, fn, block, bindings)
+        if refusal is None:
+            module = analysis.signatures[fn].module
+            found[fn.name.text] = _lower_entry(lowering, fn, module, bound, presence)
+        elif entries is not None or main == fn.name.text:
+            raise PlanError(refusal)
+        else:
+            refused[fn.name.text] = refusal
     program = _program(lowering, block.name.text, found, listed, bindings, main)
-    return replace(program, absent=tuple(p for p in optionals if p not in presence))
+    absent = tuple(p for p in optionals if p not in presence)
+    return replace(program, absent=absent, refused=refused)
 
 
 def _among(paths: Collection[str]) -> Callable[[str], bool]:
@@ -360,14 +369,11 @@ def bind_generics(
     analysis: Analysis, block: tree.Block, given: Generics
 ) -> dict[str, GenericValue]:
     """Every generic of a root block bound to a constant, and its where clauses true."""
-    owner, names = block.name.text, [g.name.text for g in block.generics]
+    owner = block.name.text
     out = bind_given(analysis, block, given)
-    sizes = {n: v.constant for n, v in out.items() if isinstance(v, Dim) and v.constant is not None}
-    for fact in analysis.blocks[block].facts:
-        used = fact.left.names() | fact.right.names()
-        if used <= sizes.keys() and not _holds(fact, sizes):
-            listed = ", ".join(f"{n} = {sizes[n]}" for n in names if n in used)
-            raise PlanError(f"{owner} requires {fact}, which does not hold with {listed}")
+    broken = _broken(analysis.blocks[block].facts, block, out)
+    if broken is not None:
+        raise PlanError(f"{owner} requires {broken}")
     missing = [g.name.text for g in block.generics if g.name.text not in out and g.default is None]
     if missing:
         raise PlanError(
@@ -393,6 +399,32 @@ def bind_given(analysis: Analysis, block: tree.Block, given: Generics) -> dict[s
             if value is not None:
                 out[name] = value
     return out
+
+
+def _refusal(
+    analysis: Analysis, fn: tree.Fn, block: tree.Block, bindings: Mapping[str, GenericValue]
+) -> str | None:
+    """Why an entry cannot be run with these generics of its block, whatever it is called with."""
+    own = {g.name.text for g in fn.generics}
+    outer = {name: value for name, value in bindings.items() if name not in own}
+    broken = _broken(analysis.signatures[fn].facts, block, outer)
+    return None if broken is None else f"{block.name.text}.{fn.name.text} requires {broken}"
+
+
+def _broken(
+    facts: Iterable[Relation], block: tree.Block, bound: Mapping[str, GenericValue]
+) -> str | None:
+    """The first fact that is false of the block's bound sizes, and the sizes in it."""
+    sizes = {
+        n: v.constant for n, v in bound.items() if isinstance(v, Dim) and v.constant is not None
+    }
+    for fact in facts:
+        used = fact.left.names() | fact.right.names()
+        if used <= sizes.keys() and not _holds(fact, sizes):
+            names = [g.name.text for g in block.generics]
+            listed = ", ".join(f"{n} = {sizes[n]}" for n in names if n in used)
+            return f"{fact}, which does not hold with {listed}"
+    return None
 
 
 def _holds(fact: Relation, sizes: Mapping[str, int]) -> bool:

@@ -37,7 +37,10 @@ class Links:
 
 @dataclass(frozen=True, slots=True)
 class Mirror:
-    """Another place that holds the same weights: `file` of a registry package, by its digest."""
+    """Another place that holds the same weights: `file` of a registry package, by its digest.
+
+    `tokenizer` has the digests of the files of that package which the text side is read from.
+    """
 
     kind: str
     package: str
@@ -46,6 +49,7 @@ class Mirror:
     sha256: str
     format: str
     bindings: str | None = None
+    tokenizer: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
     def label(self) -> str:
@@ -59,6 +63,7 @@ class Weights:
     `tokenizer` is None where the usual files are taken as far as they exist. `directory` holds the
     files where they do not lie beside the card. `cast_dtype`: some are stored in other float dtypes
     than the model's. `copies` maps a redundant tensor to the one that it must equal.
+    `unread` has patterns (`cls.*`) of tensors that the program knowingly does without.
     """
 
     repo: str = ""
@@ -70,6 +75,7 @@ class Weights:
     directory: str | None = None
     cast_dtype: bool = False
     copies: dict[str, str] = field(default_factory=dict[str, str])
+    unread: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +291,14 @@ def _tokens(value: Any) -> str | None:
     return None if whole else "a list of tokens, each its text or its id"
 
 
+def _digests(value: Any) -> str | None:
+    right = isinstance(value, dict) and not any(
+        _inside(path) or not isinstance(digest, str) or not _DIGEST.fullmatch(digest)
+        for path, digest in cast("dict[str, Any]", value).items()
+    )
+    return None if right else 'a table of paths and their SHA-256, {"a/tokenizer.json" = "..."}'
+
+
 _KNOWN: dict[str, dict[str, Check]] = {
     "model": {
         "name": _text,
@@ -312,6 +326,7 @@ _KNOWN: dict[str, dict[str, Check]] = {
         "directory": _text,
         "cast_dtype": _flag,
         "copies": _names,
+        "unread": _texts,
     },
     "text": {
         "chat": _flag,
@@ -330,7 +345,9 @@ _MIRROR: dict[str, Check] = {
     "sha256": _matching(_DIGEST, "64 lower-case hexadecimal digits"),
     "format": _one_of("gguf", "safetensors"),
     "bindings": _inside,
+    "tokenizer": _digests,
 }
+_OPTIONAL = ("bindings", "tokenizer")
 _FREE: dict[str, Check] = {"generics": _binding, "constants": _scalar, "check": _binding}
 
 
@@ -362,7 +379,7 @@ def _read(directory: Path) -> Card:
         for k, mirror in enumerate(mirrors):
             where = f"[[weights.mirrors]] number {k + 1}"
             _check_table(where, mirror, _MIRROR, problems)
-            required = [key for key in _MIRROR if key != "bindings" and key not in mirror]
+            required = [key for key in _MIRROR if key not in (*_OPTIONAL, *mirror)]
             if required:
                 problems.append(f"{where}: lacks {', '.join(f'`{key}`' for key in required)}")
     if problems:
@@ -420,6 +437,7 @@ def _card(directory: Path, tables: dict[str, dict[str, Any]], extra: dict[str, A
             directory=weights.get("directory"),
             cast_dtype=weights.get("cast_dtype", False),
             copies=weights.get("copies", {}),
+            unread=tuple(weights.get("unread", ())),
         ),
         text=TextContract(
             chat=text.get("chat"),

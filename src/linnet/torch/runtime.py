@@ -80,15 +80,17 @@ def load(
     seed: int = 0,
     overrides: Collection[str] = (),
     on_bound: Callable[[Sequence[Bound]], None] | None = None,
+    unread: Collection[str] = (),
     **later: object,
 ) -> LinnetModule:
     """The program as an nn.Module whose entries run generated source.
 
     Parameters without weights are random: normal with deviation 0.02 from `seed`, integers zero.
     `checked` makes a runtime index outside its axis an error instead of clamping it. `overrides`
-    names generics changed from a card's, which may leave out layers of the checkpoint. `on_bound`
-    is told which tensor fills which parameter. Everything that is wrong with the source, the
-    generics or the weights is one PlanError.
+    names generics changed from a card's, which may leave out layers of the checkpoint. `unread` has
+    patterns (`cls.*`) of tensors that may go unbound. `on_bound` is told which tensor fills which
+    parameter. Everything that is wrong with the source, the generics or the weights is one
+    PlanError.
     """
     _refuse_later(later)
     place = _device(device)
@@ -108,6 +110,7 @@ def load(
         optimize=optimize,
         policy=policy,
         overrides=overrides,
+        unread=unread,
     )
     bound = loaded.bound or []
     if on_bound is not None:
@@ -486,6 +489,9 @@ class LinnetModule(nn.Module):
         calls = self.__dict__.get("_calls")
         if calls is not None and name in calls and name not in RESERVED:
             return partial(self._run, name)
+        program = self.__dict__.get("program")
+        if program is not None and name in program.refused:
+            raise AttributeError(program.refused[name])
         return super().__getattr__(name)
 
     def __dir__(self) -> list[str]:

@@ -1,0 +1,237 @@
+"""`linnet embed`: sentence vectors from an encoder, and how alike the sentences are."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from linnet.diagnostics import LinnetError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from linnet.nest.card import Card
+    from linnet.nest.fetch import WeightFiles
+
+EPILOG = """\
+Each text becomes one line of numbers, a vector of length 1; the product of two of them is
+the cosine of the angle between the texts. A `-` among the texts stands for the lines of
+standard input. Progress and notices go to standard error.
+"""
+# Texts of one length that go through the model together.
+BATCH = 32
+LIMITS = "sentence_bert_config.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Ids:
+    """A text's ids as the model reads them; `length` counts those before any were cut off."""
+
+    tokens: list[int]
+    types: list[int]
+    length: int
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EPILOG
+    parser.add_argument("model", metavar="MODEL", help="a model of the zoo, or a card's directory")
+    parser.add_argument("texts", metavar="TEXT", nargs="+", help="what to embed; - reads lines")
+    parser.add_argument("--similarity", action="store_true", help="the cosines of all pairs")
+    parser.add_argument("--json", action="store_true", help="one JSON document instead")
+    parser.add_argument("--dtype", metavar="DTYPE", help="f32, bf16 or f16; default: the card's")
+    parser.add_argument("--numerics", default="fast", help="exact, equivalent or fast (default)")
+    parser.add_argument("--threads", type=int, metavar="N", help="processor threads to use")
+    parser.add_argument("--weights", metavar="PATH", help="a local checkpoint instead")
+    parser.add_argument("--std", metavar="DIR", help="another standard library")
+
+
+def run(args: argparse.Namespace) -> int:
+    from linnet.nest.card import find_card
+    from linnet.nest.entries import needing
+    from linnet.nest.fetch import fetch_weights
+    from linnet.nest.progress import TextProgress
+
+    if args.threads is not None and args.threads < 1:
+        raise LinnetError(f"--threads is {args.threads}; it must be 1 or more")
+    card = find_card(args.model)
+    texts = list(_texts(args.texts))
+    if not texts:
+        raise LinnetError("there is no text to embed: standard input is empty")
+    with needing(card, ("embed",), fetches=args.weights is None, std_root=args.std):
+        files = None if args.weights is not None else fetch_weights(card, TextProgress(sys.stderr))
+        ids = _encoded(card, args.weights if files is None else files.text_files, texts)
+        model = _load(args, card, files)
+    vectors = embed(model, ids)
+    if args.json:
+        print(json.dumps(_document(args, texts, ids, vectors), ensure_ascii=False, indent=2))
+    elif args.similarity:
+        print("\n".join(_table(texts, vectors @ vectors.T)))
+    else:
+        print("\n".join(" ".join(str(value) for value in vector) for vector in vectors))
+    return 0
+
+
+def embed(model: Any, ids: list[Ids]) -> np.ndarray:
+    """A row for each text, in f32; texts of one length share a pass, so none is padded."""
+    import numpy as np
+    import torch
+
+    rows: dict[int, np.ndarray] = {}
+    by_length: dict[int, list[int]] = {}
+    for k, one in enumerate(ids):
+        by_length.setdefault(len(one.tokens), []).append(k)
+    with torch.inference_mode():
+        for same in by_length.values():
+            for start in range(0, len(same), BATCH):
+                part = same[start : start + BATCH]
+                tokens = torch.tensor([ids[k].tokens for k in part], dtype=torch.int32)
+                types = torch.tensor([ids[k].types for k in part], dtype=torch.int32)
+                found = model.run_entry("embed", [tokens, types]).float().cpu().numpy()
+                rows.update(zip(part, found, strict=True))
+    return np.stack([rows[k] for k in range(len(ids))])
+
+
+def _texts(words: Iterable[str]) -> Iterator[str]:
+    for word in words:
+        if word == "-":
+            yield from sys.stdin.read().splitlines()
+        else:
+            yield word
+
+
+def _encoded(card: Card, place: Any, texts: list[str]) -> list[Ids]:
+    """Every text's ids, cut to what the model takes; a notice names each that was cut."""
+    from linnet.nest.text import load_text
+
+    text = load_text(card, place)
+    tokenizer = text.tokenizer
+    _check_vocabulary(card, tokenizer.get_vocab(with_added_tokens=True), text.origin)
+    # A published tokenizer may pad and cut to lengths of its own; here each text has its length.
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    lengths = [len(one.ids) for one in tokenizer.encode_batch(texts)]
+    limit = _limit(card, place)
+    if limit is not None:
+        tokenizer.enable_truncation(limit)
+    found = [
+        Ids(one.ids, one.type_ids, length)
+        for one, length in zip(tokenizer.encode_batch(texts), lengths, strict=True)
+    ]
+    for k, (written, one) in enumerate(zip(texts, found, strict=True), 1):
+        if not one.tokens:
+            raise LinnetError(f"text {k} has no tokens, so it has no vector: {written!r}")
+        if one.length > len(one.tokens):
+            print(
+                f"linnet: text {k} has {one.length} tokens and the model takes {limit}: the rest "
+                f"is cut off ({_short(written)})",
+                file=sys.stderr,
+            )
+    return found
+
+
+def _check_vocabulary(card: Card, vocabulary: dict[str, int], origin: str) -> None:
+    """Every id that the tokenizer can give has a row; a card's [text] was held to that before."""
+    from linnet.nest.card import TextContract
+
+    size = card.generics.get("Vocab") if card.text == TextContract() else None
+    count = max(vocabulary.values(), default=-1) + 1
+    if isinstance(size, int) and count > size:
+        raise LinnetError(
+            f"the tokenizer in {origin} has {count} tokens, {card.name} has Vocab = {size}: it is "
+            "another model's; put the tokenizer.json of these weights beside them"
+        )
+
+
+def _limit(card: Card, place: Any) -> int | None:
+    """The most tokens of one text: as the files beside the weights state it, within the table."""
+    paths = [Path(place)] if isinstance(place, str | Path) else [Path(path) for path in place]
+    folders = [path if path.is_dir() else path.parent for path in paths[:1]]
+    limits = [_stated(folder / LIMITS) for folder in folders]
+    positions = card.generics.get("MaxPositions")
+    if isinstance(positions, int):
+        limits.append(positions - int(card.constants.get("FIRST_POSITION", 0)))
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _stated(path: Path) -> int | None:
+    if not path.is_file():
+        return None
+    try:
+        limit: Any = json.loads(path.read_text("utf-8"))["max_seq_length"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise LinnetError(f"{path}: does not state max_seq_length: {error}") from error
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise LinnetError(f"{path}: max_seq_length is {limit!r}, not a number of tokens")
+    return limit
+
+
+def _load(args: argparse.Namespace, card: Card, files: WeightFiles | None) -> Any:
+    from linnet.nest.load import load
+
+    print(f"linnet: loading {card.name} ...", end="", file=sys.stderr, flush=True)
+    started = time.perf_counter()
+    try:
+        import torch
+
+        if args.threads is not None:
+            torch.set_num_threads(args.threads)
+        model = load(
+            card,
+            generics={} if args.dtype is None else {"T": args.dtype},
+            weights=args.weights if files is None else list(files.files),
+            bindings=card.bindings_path if files is None else files.bindings,
+            entries=("embed",),
+            numerics=args.numerics,
+            std_root=args.std,
+            cast_dtype=args.dtype is not None or (files is not None and files.cast_dtype),
+        )
+    except BaseException:
+        print(file=sys.stderr)
+        raise
+    print(f" {time.perf_counter() - started:.1f} s", file=sys.stderr)
+    return model
+
+
+def _document(
+    args: argparse.Namespace, texts: list[str], ids: list[Ids], vectors: np.ndarray
+) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "version": 1,
+        "model": args.model,
+        "dimensions": int(vectors.shape[1]),
+        "texts": [
+            {
+                "text": text,
+                "tokens": len(one.tokens),
+                "cut": one.length - len(one.tokens),
+                "vector": [float(str(value)) for value in vector],
+            }
+            for text, one, vector in zip(texts, ids, vectors, strict=True)
+        ],
+    }
+    if args.similarity:
+        document["similarity"] = [
+            [round(float(value), 6) for value in row] for row in vectors @ vectors.T
+        ]
+    return document
+
+
+def _table(texts: list[str], cosines: np.ndarray) -> Iterator[str]:
+    """A row for each text: its number, its cosines with all texts, and how it begins."""
+    width = len(str(len(texts)))
+    yield " ".join([" " * width, *(f"{k:>7}" for k in range(1, len(texts) + 1))])
+    for k, (text, row) in enumerate(zip(texts, cosines, strict=True), 1):
+        numbers = (f"{value:7.4f}" for value in row)
+        yield " ".join([f"{k:>{width}}", *numbers, f" {_short(text)}"])
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 60 else f"{line[:57]}..."
