@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 from linnet.check import check
 from linnet.check.analysis import Analysis, BlockInfo, Module
 from linnet.check.blocks import Entry as DeclaredEntry
-from linnet.check.blocks import instance_of, manifest, roots
+from linnet.check.blocks import blocks, instance_of, manifest, roots
 from linnet.check.traits import own_generics
 from linnet.check.typeexprs import identity
 from linnet.core import ir as core
@@ -398,7 +398,7 @@ class Program:
         module = main_module(self.analysis)
         block = root_block(self.analysis, module, self.root)
         if block is None and not any(f.kind == "entry" for f in self.functions):
-            names = [n for n, i in module.items.items() if isinstance(i, tree.Block)]
+            names = [each.name.text for each in blocks(module)]
             if names:
                 raise PlanError(
                     f"{module.name} has no root block, one with entries that no block holds: "

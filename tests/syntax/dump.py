@@ -124,12 +124,15 @@ def _lines(node: tree.Syntax) -> Iterator[str]:
         case tree.Fn(kind=kind, name=name, generics=generics, params=params, result=result):
             arrow = "" if result is None else f" -> {dump(result)}"
             head = f"{_head(node)}{kind} {name.text}{_params(generics)}({_list(params)}){arrow}"
-            yield head + _where(node.where)
+            yield head + _where(node.where) + (" required" if node.required else "")
             yield from _indented(node.body)
         case tree.Member(kind=kind, name=name, type=type, value=value):
             yield f"{_docs(node.docs)}{kind} {name.text}: {dump(type)}{_default(value)}"
         case tree.Block(name=name, generics=generics, where=where):
-            yield f"{_head(node)}block {name.text}{_params(generics)}{_where(where)}"
+            word = "trait" if isinstance(node, tree.Trait) else "block"
+            yield f"{_head(node)}{word} {name.text}{_params(generics)}{_where(where)}"
+            for impl in node.impls:
+                yield f"  impl {dump(impl.trait)}"
             yield from _indented(node.members)
             yield from _indented(node.methods)
         case _:

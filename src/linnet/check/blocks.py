@@ -125,6 +125,12 @@ def _path_to(
     return None
 
 
+def blocks(module: Module) -> list[tree.Block]:
+    """The module's blocks, without its traits."""
+    items = module.items.values()
+    return [i for i in items if isinstance(i, tree.Block) and not isinstance(i, tree.Trait)]
+
+
 def roots(analysis: Analysis, module: Module) -> list[tree.Block]:
     """The module's blocks that have entries and are not held by another block."""
     held = {
@@ -135,10 +141,8 @@ def roots(analysis: Analysis, module: Module) -> list[tree.Block]:
     }
     return [
         item
-        for item in module.items.values()
-        if isinstance(item, tree.Block)
-        and not isinstance(item, tree.Trait)
-        and item not in held
+        for item in blocks(module)
+        if item not in held
         and any(fn.kind == "entry" for fn in analysis.blocks[item].methods.values())
     ]
 

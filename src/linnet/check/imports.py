@@ -15,6 +15,7 @@ _PUBLIC = re.compile(r"^pub (\w+) (\w+)", re.MULTILINE)
 _KINDS = {
     "call": ("fn", "op", "entry", "struct"),
     "type": ("block", "struct", "enum", "type"),
+    "trait": ("trait",),
     "value": ("const", "enum"),
 }
 
@@ -22,7 +23,7 @@ _KINDS = {
 def that_brings(scope: Scope, name: str, place: str) -> Help | None:
     """The import of a name that just one module of `std` or of the own package makes public.
 
-    `place` says what may stand there: a `call`, a `type` or a `value`.
+    `place` says what may stand there: a `call`, a `type`, a `trait` or a `value`.
     """
     kinds = _KINDS[place]
     homes = [f for kind, f in _homes(scope).get(name, ()) if kind in kinds]

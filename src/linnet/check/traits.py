@@ -49,7 +49,7 @@ def _trait(scope: Scope, impl: tree.Impl) -> BlockType | None:
         if not isinstance(t, tree.BadType):
             scope.report("E1208", f"`{text_of(t)}` is not a trait", t)
         return None
-    symbol = typeexprs.path_symbol(scope, t.path)
+    symbol = typeexprs.path_symbol(scope, t.path, "trait")
     match symbol:
         case ItemName(tree.Trait() as trait, _):
             if trait in scope.checking.broken:

@@ -99,15 +99,15 @@ def _resolve(scope: Scope, t: tree.TypeExpr, component: bool) -> Type:
             return UNKNOWN
 
 
-def path_symbol(scope: Scope, path: tree.Path) -> Symbol | None:
-    """What the path of a type means; an unknown one is reported."""
+def path_symbol(scope: Scope, path: tree.Path, place: str = "type") -> Symbol | None:
+    """What the path of a type or a trait means; an unknown one is reported."""
     first, *rest = path.parts
     symbol = PreludeName(first.text) if first.text in DTYPES else scope.lookup(first.text)
     if symbol is None or (isinstance(symbol, Local) and not rest and _hides_type(scope, first)):
         symbol = _type_symbol(scope, first.text)
     if symbol is None:
         names = [n for n in scope.visible() if n[:1].isupper() or n in DTYPES]
-        exprs.unknown_name(scope, first, names, place="type")
+        exprs.unknown_name(scope, first, names, place=place)
         return None
     scope.analysis.symbols[first] = symbol
     for part in rest:

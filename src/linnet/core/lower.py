@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 from linnet.check.analysis import Analysis, BlockInfo, Module
-from linnet.check.blocks import manifest, roots
+from linnet.check.blocks import blocks, manifest, roots
 from linnet.core import expressions
 from linnet.core.body import Body, field_types, proved_by, seen_outside
 from linnet.core.ir import Function, Manifest, ManifestEntry, OpId, Program, stands_for
@@ -354,9 +354,11 @@ def root_block(analysis: Analysis, module: Module, root: str | None) -> tree.Blo
     """The block of this name, else the one root; None where there is none."""
     if root is not None:
         item = module.items.get(root)
-        if isinstance(item, tree.Block):
+        names = [block.name.text for block in blocks(module)]
+        if isinstance(item, tree.Block) and root in names:
             return item
-        names = [n for n, i in module.items.items() if isinstance(i, tree.Block)]
+        if isinstance(item, tree.Trait):
+            raise PlanError(f"{root} is a trait: choose a block that implements it")
         raise PlanError(f"{module.file.source.name} has no block {root}{_near(root, names)}")
     found = roots(analysis, module)
     if len(found) > 1:

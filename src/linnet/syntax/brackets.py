@@ -133,10 +133,11 @@ class _Pairing:
             self.role = "fn"
         elif kind in MEMBER_WORDS and self.blocks:
             self.leave_to_block()
-        elif kind in TOP_WORDS:
+            self.role = "block" if kind == "impl" else self.role
+        elif kind in TOP_WORDS or kind == "impl":
             while len(self.stack) > 1:
                 self.pop()
-            self.role = "block" if kind in ("block", "trait") else ""
+            self.role = "block" if kind in ("block", "trait", "impl") else ""
 
     def leave_to_block(self) -> None:
         while len(self.stack) > 1 and self.stack[-1].role != "block":

@@ -413,7 +413,8 @@ class _Parser(Expressions):
         name = self.name(f"the name of a {word}")
         generics = self.generics()
         if self.token.kind == "(":
-            help = "sizes and dtypes are generics (`<H: Dim>`); weights are `param` members"
+            weights = "; weights are `param` members" if word == "block" else ""
+            help = f"sizes and dtypes are generics (`<H: Dim>`){weights}"
             raise self.fail(f"a {word} takes no parameters", help=help)
         where = self.where()
         what = "methods" if word == "trait" else "members"
@@ -659,7 +660,8 @@ class _Parser(Expressions):
             help = self.choice_help() or f"bind or return its value: `let x = {kind} ...`"
             raise self.fail(f"`{kind}` is an expression, not a statement", help=help)
         if kind in MEMBER_WORDS and following.kind == NAME:
-            raise self.fail(f"a `{kind}` stands in a block, not in a function")
+            article = "an" if kind == "impl" else "a"
+            raise self.fail(f"{article} `{kind}` stands in a block, not in a function")
         if kind == "const" and following.kind == NAME:
             self.mend("`const` cannot stand inside a function", "let")
             return self.plain_let(token.start)
