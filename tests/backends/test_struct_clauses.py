@@ -320,6 +320,89 @@ pub block R<Batch: Dim> {
     }
 }
 """
+TRAIT = """
+module m
+
+pub struct OverRows<B: Dim, S: Dim, Batch: Dim>
+where
+    B == 1,
+    S == Batch
+{
+    seen: Tensor[Batch; bool]
+}
+
+pub struct Pass<B: Dim, S: Dim, Batch: Dim> {
+    positions: Tensor[S; f32]
+    rows: OverRows<B, S, Batch>? = none
+}
+
+fn row<N: Dim>(q: Tensor[1, N; f32], seen: Tensor[N; bool]) -> Tensor[1, N; f32] {
+    return q + cast<f32>(seen)
+}
+
+trait Decoder<Batch: Dim> {
+    fn hidden<B: Dim, S: Dim>(q: Tensor[B, S; f32], pass: Pass<B, S, Batch>) -> Tensor[B, S; f32]
+
+    pub entry forward<B: Dim, S: Dim>(
+        q: Tensor[B, S; f32],
+        at: Tensor[S; f32],
+    ) -> Tensor[B, S; f32] {
+        return hidden(q, Pass(positions = at))
+    }
+
+    pub entry rows(
+        q: Tensor[1, Batch; f32],
+        at: Tensor[Batch; f32],
+        seen: Tensor[Batch; bool],
+    ) -> Tensor[1, Batch; f32] {
+        return twice(q, Pass(positions = at, rows = some(OverRows(seen = seen))))
+    }
+
+    fn twice<B: Dim, S: Dim>(q: Tensor[B, S; f32], pass: Pass<B, S, Batch>) -> Tensor[B, S; f32] {
+        let y: Tensor[B, S; f32] = match pass.rows {
+            some(r) => row(hidden(q, pass), r.seen)
+            none => hidden(q, pass)
+        }
+        return y + pass.positions
+    }
+}
+
+block Layer<Rows: Dim> {
+    param w: f32
+    state last: Tensor[Rows; f32]
+
+    fn keep(q: Tensor[1, Rows; f32], seen: Tensor[Rows; bool]) -> Tensor[1, Rows; f32] {
+        let y = row(q, seen) + last
+        last = reshape(y, [Rows])
+        return y
+    }
+
+    pub fn forward<B: Dim, S: Dim>(
+        q: Tensor[B, S; f32],
+        pass: Pass<B, S, Rows>,
+    ) -> Tensor[B, S; f32] {
+        let y: Tensor[B, S; f32] = match pass.rows {
+            some(r) => keep(q, r.seen)
+            none => q
+        }
+        return y * w
+    }
+}
+
+pub block Model<N: Dim> {
+    impl Decoder<N>
+
+    sub layers: [Layer<N>; 3]
+
+    fn hidden<B: Dim, S: Dim>(q: Tensor[B, S; f32], pass: Pass<B, S, N>) -> Tensor[B, S; f32] {
+        var x = q
+        static for layer in layers {
+            x = layer.forward(x, pass)
+        }
+        return x
+    }
+}
+"""
 NEVER = """
 pub struct Sixteen<Batch: Dim>
 where Batch == 16 {
@@ -375,3 +458,12 @@ def test_a_clause_that_the_model_breaks_is_no_obstacle_to_other_entries() -> Non
     with pytest.raises(PlanError) as caught:
         evaluate(made, "b", [SIX[0], {"x": 1.0}])
     assert str(caught.value) == "b requires 6 == 16, which never holds"
+
+
+def test_a_trait_writes_a_layer_once_for_all_passes() -> None:
+    made = lowered(TRAIT, generics={"N": 6})
+    verify(made)
+    rows = ("rows", [SIX, np.arange(6, dtype=F), SOME])
+    agree(made, [("forward", [Q, np.arange(3, dtype=F)]), rows, rows], ("fast",))
+    assert made.functions["Model.hidden"].writes == ()
+    assert made.functions["Model.hidden.2"].writes == ("layers.*.last",)

@@ -982,8 +982,11 @@ def branches(scope: Scope, arms: Sequence[Arm], hint: Expected | None) -> Type:
     common: Type | None = None
     origin: Origin | None = None
     failed = False
+    arms = sorted(arms, key=lambda arm: bool(arm.held))
     closed = [arm for arm in arms if not is_open(scope, arm.value)]
-    for arm in sorted(closed, key=lambda arm: bool(arm.held)):
+    if not arms[0].held and all(arm.held for arm in closed):
+        closed = []  # what holds in them alone cannot be asked of the others
+    for arm in closed:
         with arm.within(scope):
             found = value(scope, arm.value, hint, whole=True)
             if isinstance(found, UnknownType):
@@ -1041,6 +1044,8 @@ def _join(a: Type, b: Type) -> Type:
         case IntConst(), FloatConst():
             return b
         case NoneType(), _:
+            return b
+        case IntConst() | FloatConst(), TensorType():
             return b
         case OptionalType(x), OptionalType(y):
             return OptionalType(_join(x, y))
