@@ -36,6 +36,7 @@ _LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 16,
 }
+_BERT = {key: value for key, value in _SIZES.items() if key != "num_key_value_heads"}
 _GPT2: dict[str, Any] = {
     "vocab_size": VOCAB,
     "n_embd": 48,
@@ -129,6 +130,12 @@ TINY: dict[str, Tiny] = {
         {"n_positions": 64, "n_inner": 80},
         _GPT2,
     ),
+    "bert": Tiny("bert", "BertModel", "BertConfig", {}, _BERT),
+    "bert-heads": Tiny("bert", "BertForPreTraining", "BertConfig", {"layer_norm_eps": 1e-5}, _BERT),
+    "roberta": Tiny("bert", "RobertaModel", "RobertaConfig", {"type_vocab_size": 1}, _BERT),
+    "roberta-heads": Tiny(
+        "bert", "RobertaForMaskedLM", "RobertaConfig", {"pad_token_id": 2}, _BERT
+    ),
     "gemma3": Tiny("gemma3", "Gemma3ForCausalLM", "Gemma3TextConfig", _GEMMA3),
 }
 
@@ -164,11 +171,17 @@ def _model(name: str) -> Any:
 
 
 def logits(name: str, tokens: np.ndarray, made: Any = None) -> np.ndarray:
-    """transformers' logits after every token, f32."""
+    """transformers' logits after every token, or an encoder's last states, f32."""
     import torch
 
+    made = made or _model(name)
+    inputs = torch.from_numpy(tokens.astype(np.int64))
     with torch.no_grad():
-        out = (made or _model(name))(torch.from_numpy(tokens.astype(np.int64))).logits
+        if TINY[name].family == "bert":
+            encoder = getattr(made, made.base_model_prefix, made)
+            out = encoder(inputs, token_type_ids=token_types(name, inputs)).last_hidden_state
+        else:
+            out = made(inputs).logits
     return np.asarray(out.numpy())
 
 
@@ -179,6 +192,11 @@ def checkpoint(name: str, place: Path, **options: Any) -> Path:
         warnings.simplefilter("ignore")
         _model(name).save_pretrained(directory, **options)
     return directory
+
+
+def token_types(name: str, tokens: Any) -> Any:
+    """Token types for tokens of an encoder: all that it has."""
+    return tokens % TINY[name].arguments.get("type_vocab_size", 2)
 
 
 def tokens(seed: int, *shape: int) -> np.ndarray:

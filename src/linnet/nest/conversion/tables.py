@@ -7,7 +7,7 @@ a table does not know is an error that names it: see `docs/nest.md`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -337,6 +337,79 @@ GEMMA3 = Table(
     layer=_gemma3_layer,
 )
 
+
+def _bert_heads(reader: Reader) -> None:
+    """The heads divide the width."""
+    hidden, heads = int(reader.generics["D"]), int(reader.generics["Heads"])
+    if hidden % heads:
+        reader.problem(f"{reader.stated('hidden_size', 'num_attention_heads')}: not a multiple")
+
+
+def _first_position(reader: Reader) -> None:
+    """The positions begin after the row of the padding."""
+    padding = reader.size("pad_token_id", default=1, least=0)
+    reader.constant("FIRST_POSITION", padding + 1, "pad_token_id")
+
+
+BERT = Table(
+    family="bert",
+    architectures=("BertModel", "BertForMaskedLM", "BertForPreTraining"),
+    sizes={
+        "Vocab": (("vocab_size",), 30522),
+        "MaxPositions": (("max_position_embeddings",), 512),
+        "TypeVocab": (("type_vocab_size",), 2),
+        "D": (("hidden_size",), 768),
+        "Heads": (("num_attention_heads",), 12),
+        "Inner": (("intermediate_size",), 3072),
+        "Layers": (("num_hidden_layers",), 12),
+    },
+    constants={"EPS": (("layer_norm_eps",), 1e-12)},
+    musts={
+        "hidden_act": ("gelu", "gelu_python"),
+        "position_embedding_type": ("absolute",),
+        "is_decoder": (False,),
+    },
+    steps=(_bert_heads,),
+    inert=_keys("hidden_dropout_prob attention_probs_dropout_prob classifier_dropout"),
+    tensors={
+        **{
+            f"embeddings.{part}.weight": f"embeddings.{part}_embeddings.weight"
+            for part in ("word", "position", "token_type")
+        },
+        **{
+            f"{path}.{kind}": f"{name}.{kind}"
+            for path, name in {
+                "embeddings.norm": "embeddings.LayerNorm",
+                **{
+                    f"layers.{{i}}.attention.{part}": f"encoder.layer.{{i}}.attention.self.{part}"
+                    for part in ("query", "key", "value")
+                },
+                "layers.{i}.attention.output.dense": "encoder.layer.{i}.attention.output.dense",
+                "layers.{i}.attention.output.norm": "encoder.layer.{i}.attention.output.LayerNorm",
+                "layers.{i}.intermediate": "encoder.layer.{i}.intermediate.dense",
+                "layers.{i}.output.dense": "encoder.layer.{i}.output.dense",
+                "layers.{i}.output.norm": "encoder.layer.{i}.output.LayerNorm",
+            }.items()
+            for kind in ("weight", "bias")
+        },
+    },
+    tied=True,
+    head=None,
+    prefixes=("bert.", ""),
+    renames={".LayerNorm.weight": ".LayerNorm.gamma", ".LayerNorm.bias": ".LayerNorm.beta"},
+    optional={"Poolers": ("pooler.0", "pooler.dense.weight")},
+    unread=("cls.*",),
+    tags=("text-encoder", "encoder-only"),
+)
+ROBERTA = replace(
+    BERT,
+    architectures=("RobertaModel", "RobertaForMaskedLM"),
+    sizes={**BERT.sizes, "Vocab": (("vocab_size",), 50265)},
+    steps=(_bert_heads, _first_position),
+    prefixes=("roberta.", ""),
+    unread=("lm_head.*",),
+)
+
 TABLES: dict[str, Table] = {
     "llama": LLAMA,
     "mistral": MISTRAL,
@@ -345,6 +418,8 @@ TABLES: dict[str, Table] = {
     "phi3": PHI3,
     "gpt2": GPT2,
     "gemma3_text": GEMMA3,
+    "bert": BERT,
+    "roberta": ROBERTA,
 }
 
 # Types that hold a model of the zoo beside what the zoo lacks, and what to do about it.

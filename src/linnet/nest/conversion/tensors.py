@@ -31,8 +31,9 @@ _LAYER = "{i}"
 class Bindings:
     """Which tensor fills which path: `written` as a card has it, `{i}` for a layer.
 
-    `copies` maps a redundant tensor to the one that it must equal; `unread` lists tensors of parts
-    that the family leaves out. `cast`: some tensor is stored in another float dtype than T.
+    `copies` maps a redundant tensor to the one that it must equal; `unread` has patterns of
+    tensors of parts that the family leaves out. `cast`: some tensor is stored in another float
+    dtype than T.
     """
 
     written: dict[str, str]
@@ -218,14 +219,15 @@ class _Binder:
             self.report.add("tensors that the checkpoint lacks", f"`{name}`{why or near}")
 
     def _leftover(self, expanded: Mapping[str, str], count: int | None) -> tuple[str, ...]:
-        """Tensors of parts that the family leaves out; any other that nothing reads is reported."""
+        """Patterns of what the family leaves out; any other tensor without a reader is reported."""
         used = {*expanded.values(), *self.copies}
         unread: list[str] = []
         for name, location in self.tensors.items():
             if name in used or is_inert(name, location.shape) or self._beyond(name, count):
                 continue
-            if any(fnmatch.fnmatchcase(name, pattern) for pattern in self.table.unread):
-                unread.append(name)
+            fitting = [p for p in self.table.unread if fnmatch.fnmatchcase(name, p)]
+            if fitting:
+                unread += fitting
                 continue
             key = self.bias_of.get(_template(name))
             why = f"; `{key}` is false" if key else ""
@@ -233,7 +235,7 @@ class _Binder:
                 f"tensors that nothing in the package `{self.table.family}` reads",
                 f"`{name}` {list(location.shape)} in {location.file.name}{why}",
             )
-        return tuple(unread)
+        return tuple(dict.fromkeys(unread))
 
     def _beyond(self, name: str, count: int | None) -> bool:
         """The tensor belongs to a layer that only the settings, or only the checkpoint, has."""
