@@ -88,12 +88,12 @@ def load_source(
         {path: name for path, name in names.items() if path not in left_out} if names else names,
         strict=strict,
         cast_dtype=cast_dtype,
-        unread=frozenset(left_out.values()) | frozenset(_matching(checkpoint, unread)),
+        unread=frozenset(left_out.values()) | frozenset(matching(checkpoint, unread)),
     )
     return Loaded(program, bound, analysis)
 
 
-def _matching(checkpoint: Checkpoint, patterns: Collection[str]) -> Iterator[str]:
+def matching(checkpoint: Checkpoint, patterns: Collection[str]) -> Iterator[str]:
     """The tensors whose names fit one of the patterns."""
     return (
         name

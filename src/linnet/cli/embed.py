@@ -41,7 +41,9 @@ class Ids:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
-    parser.add_argument("model", metavar="MODEL", help="a model of the zoo, or a card's directory")
+    parser.add_argument(
+        "model", metavar="MODEL", help="a model of the zoo, a card, or a checkpoint"
+    )
     parser.add_argument("texts", metavar="TEXT", nargs="+", help="what to embed; - reads lines")
     parser.add_argument("--similarity", action="store_true", help="the cosines of all pairs")
     parser.add_argument("--json", action="store_true", help="one JSON document instead")
@@ -53,14 +55,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from linnet.nest.card import find_card
     from linnet.nest.entries import needing
     from linnet.nest.fetch import fetch_weights
     from linnet.nest.progress import TextProgress
+    from linnet.nest.resolve import resolve
 
     if args.threads is not None and args.threads < 1:
         raise LinnetError(f"--threads is {args.threads}; it must be 1 or more")
-    card = find_card(args.model)
+    card = resolve(args.model)
     texts = list(_texts(args.texts))
     if not texts:
         raise LinnetError("there is no text to embed: standard input is empty")

@@ -13,7 +13,9 @@ from linnet.diagnostics import LinnetError
 
 
 def add_model_arguments(parser: argparse.ArgumentParser, new_tokens: int) -> None:
-    parser.add_argument("model", metavar="MODEL", help="a model of the zoo, or a card's directory")
+    parser.add_argument(
+        "model", metavar="MODEL", help="a model of the zoo, a card, or a checkpoint"
+    )
     parser.add_argument(
         "--max-new-tokens", type=int, default=new_tokens, metavar="N", help="at most N in an answer"
     )

@@ -15,6 +15,7 @@ from linnet.core.lower import bind_generics, main_module, root_block
 from linnet.diagnostics import LinnetError, NestError, PlanError
 from linnet.inputs import bind_entry
 from linnet.ir import Function, Program
+from linnet.loading import matching
 from linnet.nest.card import MANIFEST, Binding, Card, find_card
 from linnet.nest.fetch import TOKENIZER_FILES
 from linnet.nest.hub import commit_of, fetch_files, headers_of, hub_folder, page
@@ -215,8 +216,9 @@ def _check_weights(found: _Check, slots: list[Slot], bindings: Mapping[str, str]
         _add_error(found, "weights", error)
         return
     stated = card.weights
+    unread = {*stated.copies, *matching(checkpoint, stated.unread)}
     _, report = match_bindings(
-        slots, checkpoint, bindings, cast_dtype=stated.cast_dtype, unread=stated.copies
+        slots, checkpoint, bindings, cast_dtype=stated.cast_dtype, unread=unread
     )
     for group, problems in report.groups.items():
         for problem in problems:
