@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from linnet.diagnostics import NestError
-from linnet.nest.card import Card, Links, Mirror, Weights, card_directories, find_card
+from linnet.nest.card import Card, Links, Mirror, Part, Weights, card_directories, find_card
 from linnet.weights import expand_bindings, read_bindings
 
 FULL = """
@@ -59,6 +59,15 @@ sha256 = "ZERO"
 format = "gguf"
 bindings = "other.json"
 tokenizer = { "small/tokenizer.json" = "ONE" }
+terms = "https://small.example/terms"
+
+[[weights.mirrors.parts]]
+package = "small-weights-1"
+file = "small/model.00"
+
+[[weights.mirrors.parts]]
+package = "small-weights-2"
+file = "small/model.01"
 
 [bench]
 anything = { goes = 1 }
@@ -88,6 +97,8 @@ def test_every_key(tmp_path: Path) -> None:
         "gguf",
         "other.json",
         {"small/tokenizer.json": "1" * 64},
+        (Part("small-weights-1", "small/model.00"), Part("small-weights-2", "small/model.01")),
+        "https://small.example/terms",
     )
     assert read == Card(
         directory=tmp_path,
@@ -158,6 +169,10 @@ BAD = {
     '[[weights.mirrors]]\ntokenizer = { "t.json" = "00" }': "not a table of paths and",
     '[[weights.mirrors]]\ntokenizer = ["t.json"]': "not a table of paths and",
     "[weights]\nunread = [1]": "[weights]: `unread` is [1], not a list of strings",
+    "[[weights.mirrors]]\nparts = 1": "not a list of tables, [[weights.mirrors.parts]]",
+    "[[weights.mirrors]]\n[[weights.mirrors.parts]]": "parts]] number 1: lacks `package`, `file`",
+    '[[weights.mirrors]]\n[[weights.mirrors.parts]]\nfile = "../x"': "number 1: `file` is '../x'",
+    '[[weights.mirrors]]\nterms = "yes"': "`terms` is 'yes', not a URL",
     '[[weights.mirrors]]\nurl = "x"': "number 1: unknown key `url`",
     "[[weights.mirrors]]": "lacks `kind`, `package`, `version`, `file`, `sha256`, `format`",
     "[model": "is not valid TOML",

