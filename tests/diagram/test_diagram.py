@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from linnet.diagnostics import PlanError
-from linnet.diagram import Graph, build, render, to_svg
+from linnet.diagnostics import LinnetError, PlanError
+from linnet.diagram import Graph, build, render, to_dot, to_svg, to_tikz
 from linnet.diagram.layout import Picture, arranged
 from linnet.ir import Program, load_program
 from linnet.nest.card import ZOO
@@ -247,6 +247,29 @@ def test_nothing_lies_over_anything_else(small: Program, llama: Program) -> None
             graph = build(program, entry, expand=expand)
             for problem in overlaps(arranged(graph)):
                 pytest.fail(f"{graph.title}, expand={expand}: {problem}")
+
+
+@pytest.mark.slow
+def test_nothing_lies_over_anything_else_in_any_program_shown(tmp_path: Path) -> None:
+    """Every entry and function of what the specification and the documents show."""
+    root, drawn = Path(__file__).resolve().parents[2], 0
+    for page in sorted([*(root / "tests/spec").glob("*.md"), *(root / "docs").glob("*.md")]):
+        for text in re.findall(
+            r"^```linnet[^\n]*\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL
+        ):
+            path = tmp_path / "x.linnet"
+            path.write_text(text if "\nmodule" in f"\n{text}" else f"module example\n{text}")
+            try:
+                program = load_program(path)
+            except LinnetError:
+                continue  # a page shows mistakes too, and parts of packages
+            for one in (*program.entries(), *program.functions):
+                if sum(one.name == e.name for e in program.entries()) < 2:
+                    graph = build(program, one.name, expand=1, params=True)
+                    assert not (found := overlaps(arranged(graph))), f"{page.name}: {found}\n{text}"
+                    assert to_tikz(graph) and to_dot(graph)
+                    drawn += 1
+    assert drawn > 200
 
 
 Rect = tuple[str, float, float, float, float]

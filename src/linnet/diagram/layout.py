@@ -7,6 +7,7 @@ through a box.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from linnet.diagram.graph import Edge, Graph, Group, Node
@@ -153,7 +154,13 @@ class _Column:
     index: int
     side: int = 0
     wanted: float = 0.0  # an x that keeps its lines straight
+    beside: _Column | None = None  # whose lines these lanes carry on
     x: float = 0.0
+
+    def is_free(self, rows: Iterable[int]) -> bool:
+        """Whether it has lanes in all these rows."""
+        taken = {item.row for item in self.items}
+        return all(row in self.rows and row not in taken for row in rows)
 
 
 @dataclass(slots=True, eq=False)
@@ -254,7 +261,7 @@ class _Level:
         for link in self._out_of(item):
             if link.labels:
                 texts.setdefault(link.start(), {}).update(dict.fromkeys(link.labels))
-        return {x: "  ".join(found) for x, found in texts.items()}
+        return {x: ", ".join(found) for x, found in texts.items()}
 
     # ------------------------------------------------------------ columns
 
@@ -285,8 +292,10 @@ class _Level:
         self._passing(columns, home)
         self._sides(columns, home)
         self._place(columns)
-        self.left = max([i.left - i.x for i in self.items] + [LANE - c.x for c in columns])
-        self.right = max([i.right + i.x for i in self.items] + [LANE + c.x for c in columns])
+        self.left = max([0.0, *(i.left - i.x for i in self.items), *(LANE - c.x for c in columns)])
+        self.right = max(
+            [0.0, *(i.right + i.x for i in self.items), *(LANE + c.x for c in columns)]
+        )
 
     def _passing(self, columns: list[_Column], home: dict[str, _Column]) -> None:
         """Lanes for the lines that pass rows by: one for all that come from one place."""
@@ -303,9 +312,11 @@ class _Level:
             if own is not None and own.items[-1] is link.a and key not in self.lanes:
                 own.rows.update(dict.fromkeys(rows, (LANE, LANE)))
                 self.lanes[key] = own
-            elif key not in self.lanes or max(self.lanes[key].rows) < link.b.row - 1:
+            elif key not in self.lanes or not self.lanes[key].is_free(rows):
                 column = _Column(dict.fromkeys(rows, (LANE, LANE)), [], len(columns))
-                column.side = own.side if own is not None else -1 if link.start() <= 0 else 1
+                column.beside = own
+                if own is None:
+                    column.side = -1 if link.start() <= 0 else 1
                 columns.append(column)
                 self.lanes[key] = column
 
@@ -325,7 +336,8 @@ class _Level:
         for column in columns:
             if column.side:
                 continue
-            near = [
+            near = [column.beside.side] if column.beside is not None else []
+            near += [
                 home[other.id].side
                 for i in column.items
                 for one in (*self._into(i), *self._out_of(i))
@@ -381,7 +393,7 @@ class _Level:
             for item in here:
                 item.top = top + (height - item.height) / 2
             top = self.stubs[-1] + (TURN if row in bends else 4.0) + ARRIVE
-        self.height = self.bottoms[-1] + (PAD if self.group else 0.0) if count else 0.0
+        self.height = self.bottoms[-1] + (PAD if self.group else 0.0)
         if self.group:
             ports = [i.x for i in self.ins.values()]
             title = text_width(self.group.label, LABEL) + 2 * PAD
@@ -409,9 +421,9 @@ class _Level:
         if b.node is None or not is_symbol(b.node) or abs(x - b.x) < CIRCLE + 12:
             return False
         low, high = sorted((x, b.x))
-        others = [i.x for i in self.items if i.row == b.row and i is not b]
-        others += [c.x for c in self.lanes.values() if b.row in c.rows]
-        return not any(low < other < high for other in others)
+        others = [(i.x, i.left) for i in self.items if i.row == b.row and i is not b]
+        others += [(c.x, 0.0) for c in self.lanes.values() if b.row in c.rows and c.x != x]
+        return not any(low < at + half and at - half < high for at, half in others)
 
     def _arrival(self, link: _Link, x: float) -> float:
         """Where on top of a box a line ends: straight ones in the middle, others beside it."""
@@ -533,6 +545,7 @@ def _link(
     a, b = items[edge.src], items[edge.dst]
     for group in (g for g in up if g not in down):
         port = levels[group].outs.setdefault(edge.src, _Item(f"out {edge.src}", 4, 4, 0.0))
+        port.right += 9 + text_width(edge.label, NOTE, True)
         levels[group].link(a, port, edge.src, "", False)
         a = items[group]
     for group in (g for g in down if g not in up):
