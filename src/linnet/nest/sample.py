@@ -7,8 +7,9 @@ from typing import Any
 
 from linnet.diagnostics import NestError
 from linnet.nest.card import Card
-from linnet.nest.fetch import Progress, fetch_weights
+from linnet.nest.fetch import fetch_weights
 from linnet.nest.load import load
+from linnet.nest.progress import Progress
 from linnet.nest.stack import greedy, published_stack, settings_of
 from linnet.nest.text import load_text
 from linnet.serve.sampling import Sampling

@@ -13,8 +13,9 @@ import numpy as np
 import linnet
 from linnet.diagnostics import LinnetError, NestError
 from linnet.nest.card import Card
-from linnet.nest.fetch import Progress, fetch_weights
+from linnet.nest.fetch import fetch_weights
 from linnet.nest.load import load
+from linnet.nest.progress import Progress
 from linnet.nest.stack import Settings, Stack, published_stack, random_stack, settings_of
 from linnet.nest.text import load_text
 

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from linnet.diagnostics import LinnetError, NestError
-from linnet.nest.card import find_card
 from linnet.nest.progress import TextProgress
+from linnet.nest.resolve import resolve
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
             raise LinnetError(f"--{name} is {value}; it must be 1 or more")
     if args.threads is not None:
         torch.set_num_threads(args.threads)
-    card = find_card(args.name)
+    card = resolve(args.name)
     sample = text_sample(
         card,
         prompt=args.prompt,

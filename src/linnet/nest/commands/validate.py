@@ -8,8 +8,8 @@ import math
 import sys
 
 from linnet.diagnostics import LinnetError
-from linnet.nest.card import find_card
 from linnet.nest.progress import TextProgress
+from linnet.nest.resolve import resolve
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
             raise LinnetError(f"--threads is {args.threads}; it must be 1 or more")
         torch.set_num_threads(args.threads)
     found = validate(
-        find_card(args.name),
+        resolve(args.name),
         layers=layers,
         tokens=args.tokens,
         weights=args.weights,
