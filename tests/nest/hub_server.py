@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import json
@@ -39,11 +40,20 @@ class Hub:
         self.slow: dict[str, float] = {}
         self.tags: dict[str, str] = {}
         self.moved: dict[str, str] = {}  # path -> where it is, on the same host
+        # What was made here, and large files that no commit names yet.
+        self.made: dict[str, dict[str, object]] = {}
+        self.stored: dict[str, bytes] = {}
         hub = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 hub.answer(self)
+
+            def do_POST(self) -> None:
+                hub.take(self)
+
+            def do_PUT(self) -> None:
+                hub.take(self)
 
             def log_message(self, format: str, *args: object) -> None:
                 pass
@@ -163,3 +173,67 @@ class Hub:
         self.sent += len(body)
         with contextlib.suppress(OSError):  # the reader may have seen enough
             request.wfile.write(body)
+
+    # --- taking: the requests of huggingface_hub for a repository, large files and a commit ------
+
+    def take(self, request: BaseHTTPRequestHandler) -> None:
+        path = unquote(request.path.partition("?")[0].removeprefix("/"))
+        body = request.rfile.read(int(request.headers["Content-Length"] or 0))
+        self.asked.append(path)
+        self.tokens.append(request.headers["Authorization"])
+        name = path.rpartition("/")[2]
+        if self.status.get(name):
+            self.refuse(request, *self.status[name].pop(0))
+        elif path == "api/repos/create":
+            self.reply(request, self.create(json.loads(body)))
+        elif path == "api/validate-yaml":
+            self.reply(request, {"warnings": [], "errors": []})
+        elif match := re.fullmatch(r"api/models/([^/]+/[^/]+)/preupload/main", path):
+            modes = [
+                {
+                    "path": file["path"],
+                    "uploadMode": "lfs" if file["path"].endswith(".safetensors") else "regular",
+                    "shouldIgnore": False,
+                }
+                for file in json.loads(body)["files"]
+            ]
+            self.reply(request, {"files": modes})
+        elif path.endswith(".git/info/lfs/objects/batch"):
+            objects = [
+                {**one, "actions": {"upload": {"href": f"{self.cdn}/lfs/{one['oid']}"}}}
+                for one in json.loads(body)["objects"]
+            ]
+            self.reply(request, {"transfer": "basic", "objects": objects})
+        elif path.startswith("lfs/"):
+            assert hashlib.sha256(body).hexdigest() == name
+            self.stored[name] = body
+            self.reply(request, {})
+        elif match := re.fullmatch(r"api/models/([^/]+/[^/]+)/commit/main", path):
+            self.reply(request, self.commit(match[1], body))
+        else:
+            self.refuse(request, 404, {})
+
+    def create(self, asked: dict[str, object]) -> dict[str, object]:
+        repo = f"{asked['organization']}/{asked['name']}"
+        self.made[repo] = asked
+        return {"url": f"{self.url}/{repo}", "name": repo, "id": repo}
+
+    def commit(self, repo: str, body: bytes) -> dict[str, object]:
+        commit = hashlib.sha1(body).hexdigest()
+        for line in map(json.loads, body.splitlines()):
+            value = line["value"]
+            if line["key"] == "file":
+                self.put(value["path"], base64.b64decode(value["content"]), repo, commit)
+            elif line["key"] == "lfsFile":
+                self.put(value["path"], self.stored[value["oid"]], repo, commit)
+        self.branches[f"{repo}@main"] = commit
+        url = f"{self.url}/{repo}/commit/{commit}"
+        return {"commitUrl": url, "commitOid": commit, "success": True}
+
+    def reply(self, request: BaseHTTPRequestHandler, document: dict[str, object]) -> None:
+        body = json.dumps(document).encode()
+        request.send_response(200)
+        request.send_header("Content-Type", "application/json")
+        request.send_header("Content-Length", str(len(body)))
+        request.end_headers()
+        request.wfile.write(body)

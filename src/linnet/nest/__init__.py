@@ -26,13 +26,17 @@ if TYPE_CHECKING:
     from linnet.nest.checking import check as check
     from linnet.nest.conversion import convert as convert
     from linnet.nest.proof import verify_loading as verify_loading
+    from linnet.nest.pushing import hub_readme as hub_readme
+    from linnet.nest.pushing import push as push
 
 # Public name -> the module that holds it, imported on first use: these need the checker.
 _HOME = {
     "check": "linnet.nest.checking",
     "convert": "linnet.nest.conversion",
     "describe": "linnet.nest.catalogue",
+    "hub_readme": "linnet.nest.pushing",
     "index": "linnet.nest.catalogue",
+    "push": "linnet.nest.pushing",
     "verify_loading": "linnet.nest.proof",
 }
 
@@ -53,12 +57,14 @@ __all__ = [
     "fetch_weights",
     "find_card",
     "format_parameters",
+    "hub_readme",
     "hub_safetensors_header",
     "index",
     "load",
     "local_checkpoint",
     "local_weights",
     "parameter_count",
+    "push",
     "remote_checkpoint",
     "resolve",
     "verify_loading",

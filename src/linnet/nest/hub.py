@@ -1,7 +1,7 @@
 """The Hub: what a repository holds at a commit, its headers without the data, its files cached.
 
 Reading is our own code and not `huggingface_hub`'s: that one compares sizes and not digests, keeps
-a cache of its own layout, and cannot read a header alone. Uploading is left to it (push.py).
+a cache of its own layout, and cannot read a header alone. Uploading is left to it (pushing.py).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ HUB_REPO = re.compile(
 )
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 SINGLE = "model.safetensors"
+CARD = "nest.toml"
 # What a checkpoint or a card is made of; a repository may hold the same weights in other formats.
 _KEPT = (".json", ".txt", ".model", ".jinja", ".md", ".toml", ".linnet", ".svg")
 
@@ -106,6 +107,12 @@ def fetch_hub(
             raise Unavailable(_no_weights(listing.files))
         fetch_files(repo, listing.commit, names, progress or show_nothing, notice)
     return hub_folder(repo, listing.commit)
+
+
+def repository(repo: str, revision: str | None = None, notice: Notice | None = None) -> Listing:
+    """What the repository holds at the commit that the revision stands for now."""
+    with _named(repo):
+        return list_repo(repo, revision, notice or say)
 
 
 def remote_checkpoint(
@@ -353,8 +360,11 @@ def _header(repo: str, commit: str, name: str, report: Report) -> Header | None:
 def _kept(listing: Listing) -> list[str]:
     """The files of a checkpoint or a card, small ones first."""
     small = [name for name in listing.files if name.endswith(_KEPT)]
-    weights = weight_files(listing.files) or [n for n in listing.files if n.endswith(".gguf")]
-    return small + weights
+    if CARD in listing.files:
+        return small + [name for name in listing.files if name.endswith(".safetensors")]
+    return small + (
+        weight_files(listing.files) or [n for n in listing.files if n.endswith(".gguf")]
+    )
 
 
 def _no_weights(files: Collection[str]) -> str:

@@ -43,7 +43,7 @@ def load(
     a card or download that cannot be used and PlanError for everything that is wrong with source,
     generics or weights.
     """
-    card = resolve(name_or_dir)
+    card = resolve(name_or_dir, progress=progress)
     if backend not in LOADERS:
         raise NestError(
             f"no backend {backend!r} in this version: choose {', '.join(sorted(LOADERS))}"

@@ -12,8 +12,8 @@ import linnet
 from linnet.diagnostics import NestError
 from linnet.nest.cache import cache_dir
 from linnet.nest.card import MANIFEST, Card, find_card
-from linnet.nest.hub import fetch_hub, parse_repo, remote_checkpoint
-from linnet.nest.progress import Notice
+from linnet.nest.hub import fetch_hub, parse_repo, remote_checkpoint, repository
+from linnet.nest.progress import Notice, Progress
 
 if TYPE_CHECKING:
     from linnet.nest.conversion import Source
@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 CONFIG = "config.json"
 
 
-def resolve(name_or_dir: str | Path | Card, notice: Notice | None = None) -> Card:
+def resolve(
+    name_or_dir: str | Path | Card,
+    notice: Notice | None = None,
+    progress: Progress | None = None,
+) -> Card:
     """The card that is meant; one made from a checkpoint is kept in the cache.
 
     A directory without a card that has a config.json is a checkpoint as transformers saves it, a
@@ -41,18 +45,20 @@ def resolve(name_or_dir: str | Path | Card, notice: Notice | None = None) -> Car
         return converted(read_gguf(place), notice)
     named = parse_repo(name_or_dir) if isinstance(name_or_dir, str) else None
     if named is not None and not place.exists():
-        return _of_repo(*named, notice)
+        return _of_repo(*named, notice, progress)
     return find_card(name_or_dir)
 
 
-def _of_repo(repo: str, revision: str | None, notice: Notice | None) -> Card:
+def _of_repo(
+    repo: str, revision: str | None, notice: Notice | None, progress: Progress | None
+) -> Card:
     """The repository's own card, else one made from its configuration and headers."""
+    listing = repository(repo, revision, notice)
+    if MANIFEST in listing.files:
+        return Card.read(fetch_hub(repo, listing.commit, progress, notice))
     from linnet.nest.conversion import of_repo
 
-    published = remote_checkpoint(repo, revision, notice)
-    if MANIFEST in published.others:
-        return Card.read(fetch_hub(repo, published.commit, notice=notice))
-    return converted(of_repo(repo, published), notice)
+    return converted(of_repo(repo, remote_checkpoint(repo, listing.commit, notice)), notice)
 
 
 def converted(source: Source, notice: Notice | None = None) -> Card:

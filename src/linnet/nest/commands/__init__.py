@@ -8,6 +8,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "pull": ("linnet.nest.commands.pull", "fetch a model's weights; prints where they lie"),
     "list": ("linnet.nest.commands.list", "the models of the zoo, one a line"),
     "convert": ("linnet.nest.commands.convert", "make a card from a checkpoint's configuration"),
+    "push": ("linnet.nest.commands.push", "upload a card, its source and weights to the Hub"),
     "check": ("linnet.nest.commands.check", "everything that is wrong with cards"),
     "verify": ("linnet.nest.commands.verify", "check a proof of loading against the files"),
     "index": ("linnet.nest.commands.index", "the catalogue of a zoo, as JSON"),
