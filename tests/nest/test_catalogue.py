@@ -20,7 +20,7 @@ from linnet.nest.parameters import (
 )
 
 from .hub_server import COMMIT
-from .small_card import BINDINGS, MANIFEST, write
+from .small_card import BINDINGS, MANIFEST, SOURCE, write
 
 
 def test_a_card_described(tmp_path: Path) -> None:
@@ -73,6 +73,16 @@ def test_a_card_described(tmp_path: Path) -> None:
             "src/lib.linnet",
         ],
     }
+
+
+def test_entries_that_the_card_cannot_run(tmp_path: Path) -> None:
+    entry = "    pub entry large() -> Tensor[N; T]\n    where\n        N > 6\n    {\n"
+    source = SOURCE.rstrip().removesuffix("}") + f"\n{entry}        return table\n    }}\n}}\n"
+    found = describe(Card.read(write(tmp_path / "small", source=source)))
+    assert [one["name"] for one in found["entries"]] == ["forward"]
+    larger = MANIFEST.replace("N = 6", "N = 7")
+    found = describe(Card.read(write(tmp_path / "small", source=source, manifest=larger)))
+    assert [one["name"] for one in found["entries"]] == ["forward", "large"]
 
 
 def test_the_command_writes_the_same_bytes_each_time(

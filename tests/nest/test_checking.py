@@ -132,6 +132,13 @@ def test_optional_parameters_may_be_there(tmp_path: Path, hub: Hub) -> None:
     assert problems(tmp_path, hub=True, exports=True, bindings=bound) == ""
 
 
+def test_tensors_that_the_card_leaves(tmp_path: Path, hub: Hub) -> None:
+    publish(hub, tmp_path, tensors() | {"pooler.weight": np.zeros(6, np.float32)})
+    assert "nothing binds" in problems(tmp_path, hub=True)
+    manifest = MANIFEST.replace("[weights]", '[weights]\nunread = ["pooler.*"]')
+    assert problems(tmp_path, hub=True, manifest=manifest) == ""
+
+
 def test_a_hub_that_has_no_such_weights(tmp_path: Path, hub: Hub) -> None:
     hub.files.clear()
     assert problems(tmp_path, hub=True) == f"weights: {hub.url}/org/small: has no model.safetensors"
@@ -152,7 +159,9 @@ def refuse(program: Program, policy: str) -> str:
 def test_a_tokenizer_that_is_none(tmp_path: Path, hub: Hub) -> None:
     publish(hub, tmp_path)
     hub.put("tokenizer.json", b"{}")
-    found = problems(tmp_path, hub=True)
+    assert problems(tmp_path, hub=True) == ""
+    manifest = MANIFEST.replace("[generics]", "[text]\nchat = false\n\n[generics]")
+    found = problems(tmp_path, hub=True, manifest=manifest)
     assert found.startswith("text: ") and "tokenizer.json: is not a tokenizer" in found
 
 

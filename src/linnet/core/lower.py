@@ -403,6 +403,18 @@ def bind_given(analysis: Analysis, block: tree.Block, given: Generics) -> dict[s
     return out
 
 
+def refusals(analysis: Analysis, block: tree.Block, generics: Generics) -> dict[str, str]:
+    """The entries of a root block that cannot be run with these generics, and why."""
+    bindings = bind_generics(analysis, block, generics)
+    methods = analysis.blocks[block].methods
+    found = {name: _refusal(analysis, fn, block, bindings) for name, fn in methods.items()}
+    return {
+        name: refusal
+        for name, refusal in found.items()
+        if refusal is not None and methods[name].kind == "entry"
+    }
+
+
 def _refusal(
     analysis: Analysis, fn: tree.Fn, block: tree.Block, bindings: Mapping[str, GenericValue]
 ) -> str | None:
