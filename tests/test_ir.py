@@ -318,3 +318,57 @@ def test_an_optional_member_is_taken_or_refused(tmp_path: Path) -> None:
     assert evaluate(gauge.lower(present=below), None, x, below) == 5
     with pytest.raises(PlanError, match=r"parts.0.bias is missing"):
         evaluate(gauge.lower(present=["parts.1.bias"]), None, x, {"parts.1.bias": np.float32(3)})
+
+
+TRAITS = """module scored
+
+pub trait Scored<V: Dim, B: Dim>
+where V > 1 {
+    fn hidden<N: Dim>(x: Tensor[N; i32]) -> Tensor[N, B; f32]
+    where N > 0
+
+    /// The first row.
+    pub entry first<N: Dim>(x: Tensor[N; i32]) -> Tensor[B; f32]
+    where N > V {
+        return hidden(x)[0, :]
+    }
+}
+
+pub block Model<Words: Dim, N: Dim>
+where Words > 1 {
+    impl Scored<Words, 2 * N>
+
+    param weight: Tensor[Words, 2 * N; f32]
+    state calls: i64
+
+    fn hidden<M: Dim>(x: Tensor[M; i32]) -> Tensor[M, 2 * N; f32] {
+        calls = calls + 1
+        let y[m, n] = weight[x[m], n]
+        return y
+    }
+}
+"""
+
+
+def test_what_a_trait_provides_is_told_as_the_blocks(tmp_path: Path) -> None:
+    """In the block's names, with its effects; an own generic that it has too gets another name."""
+    file = tmp_path / "scored.linnet"
+    file.write_text(TRAITS)
+    program = load_program(file)
+    assert [b.name for b in program.blocks] == ["Model"]
+    [model], [trait] = program.blocks, program.traits
+    assert model.traits == ("Scored<Words, 2 * N>",) and [m.required for m in trait.methods] == [
+        True,
+        False,
+    ]
+    [entry] = program.entries()
+    assert str(entry) == (
+        "entry first<N_2: Dim>(x: Tensor[N_2; i32]) -> Tensor[2 * N; f32]\n"
+        "    where N_2 > Words\n"
+        "    reads and writes calls"
+    )
+    assert (entry.trait, entry.block, entry.docs) == ("Scored", "Model", "The first row.")
+    assert entry.uses == ("weight",)
+    assert str(trait).startswith("trait Scored<V: Dim, B: Dim>\n    where V > 1\n    fn hidden")
+    with pytest.raises(PlanError, match="Scored is a trait: choose a block that implements it"):
+        load_program(file, root="Scored")

@@ -348,7 +348,7 @@ def _function(
     ]
     uses = scope.index_uses
     errors = scope.findings.errors
-    if owner is not None and receiver is not None:
+    if owner is not None and receiver is not None and signature.block is owner.decl:
         filling.instance = receiver, owner
     bindings = filling.bind(params, args, signature.result, hint)
     if bindings is None:
