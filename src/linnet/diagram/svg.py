@@ -20,7 +20,7 @@ from linnet.diagram.layout import (
     text_width,
 )
 
-SANS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+SANS = "system-ui, -apple-system, 'Segoe UI', Roboto, Arial, 'DejaVu Sans', sans-serif"
 MONO = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 WIDEST, MARGIN, TITLE = 900.0, 24.0, 16.0
 
