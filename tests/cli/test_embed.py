@@ -216,9 +216,25 @@ def test_tokenizers_that_do_not_fit(run: Run, card: Path) -> None:
     (card / "nest.toml").write_text(manifest)
     status, _, err = run("embed", card, "w5")
     assert status == 1 and "max_seq_length is 'long', not a number of tokens" in err
+    (card / "sentence_bert_config.json").write_text("[5]")
+    status, _, err = run("embed", card, "w5")
+    assert status == 1 and "sentence_bert_config.json: is not a JSON object" in err
     (card / "tokenizer.json").unlink()
     status, _, err = run("embed", card, "w5")
     assert status == 1 and "no tokenizer" in err
+
+
+def test_a_checkpoint_that_pools_otherwise_is_refused(run: Run, card: Path) -> None:
+    (card / "1_Pooling").mkdir()
+    modes = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
+    (card / "1_Pooling/config.json").write_text(json.dumps(modes))
+    assert run("embed", card, "w5")[0] == 0
+    modes = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
+    (card / "1_Pooling/config.json").write_text(json.dumps(modes))
+    status, out, err = run("embed", card, "w5")
+    assert (status, out) == (1, "")
+    assert "1_Pooling/config.json: `pooling_mode_cls_token` is true" in err
+    assert "`embed` of tiny takes the mean" in err
 
 
 def test_a_decoder_is_refused_before_anything_is_fetched(
@@ -236,5 +252,5 @@ def test_a_decoder_is_refused_before_anything_is_fetched(
 def test_an_encoder_is_refused_by_run(run: Run, original: Path) -> None:
     status, out, err = run("run", original, "w5")
     assert (status, out) == (1, "")
-    assert "tiny is not for text generation: it has no entry prefill, only forward" in err
+    assert "tiny is not for text generation: it has no entry prefill, only forward, embed\n" in err
     assert "for sentence vectors with it: linnet embed tiny TEXT" in err

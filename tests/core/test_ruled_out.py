@@ -9,7 +9,7 @@ import pytest
 
 from linnet.check import check_text
 from linnet.core.ir import Program
-from linnet.core.lower import lower
+from linnet.core.lower import lower, main_module, refusals, root_block
 from linnet.diagnostics import PlanError
 from linnet.reference import evaluate
 
@@ -60,6 +60,15 @@ def test_asking_for_it_is_an_error() -> None:
         program(entries=["plain", "headed"])
     with pytest.raises(PlanError, match=REFUSAL):
         program(main="headed")
+
+
+def test_which_entries_sizes_rule_out() -> None:
+    analysis = check_text(TEXT)
+    block = root_block(analysis, main_module(analysis), "Model")
+    assert block is not None
+    assert refusals(analysis, block, {"H": 3}) == {"headed": REFUSAL}
+    assert refusals(analysis, block, {"H": 3, "Heads": 1}) == {}
+    assert refusals(analysis, block, {"H": 3, "Heads": 2}).keys() == {"headed"}
 
 
 def test_it_is_there_with_other_sizes() -> None:

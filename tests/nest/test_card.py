@@ -219,6 +219,10 @@ def test_a_directory_a_search_path_and_the_package(
     assert {"smollm2-135m-instruct", "other", "mistral-7b-instruct-v0.3"} <= set(card_directories())
 
 
+def test_the_case_of_letters_does_not_matter() -> None:
+    assert find_card("all-minilm-l6-v2").name == "all-MiniLM-L6-v2"
+
+
 def test_unknown_names(tmp_path: Path) -> None:
     with pytest.raises(NestError) as caught:
         find_card("smolm2-135m-instruct")

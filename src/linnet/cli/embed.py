@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from linnet.diagnostics import LinnetError
 
@@ -27,6 +27,7 @@ standard input. Progress and notices go to standard error.
 # Texts of one length that go through the model together.
 BATCH = 32
 LIMITS = "sentence_bert_config.json"
+POOLING = "1_Pooling/config.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,9 @@ def _encoded(card: Card, place: Any, texts: list[str]) -> list[Ids]:
     tokenizer.no_padding()
     tokenizer.no_truncation()
     lengths = [len(one.ids) for one in tokenizer.encode_batch(texts)]
-    limit = _limit(card, place)
+    folder = _folder(place)
+    _check_pooling(card, folder / POOLING)
+    limit = _limit(card, folder / LIMITS)
     if limit is not None:
         tokenizer.enable_truncation(limit)
     found = [
@@ -151,27 +154,50 @@ def _check_vocabulary(card: Card, vocabulary: dict[str, int], origin: str) -> No
         )
 
 
-def _limit(card: Card, place: Any) -> int | None:
-    """The most tokens of one text: as the files beside the weights state it, within the table."""
-    paths = [Path(place)] if isinstance(place, str | Path) else [Path(path) for path in place]
-    folders = [path if path.is_dir() else path.parent for path in paths[:1]]
-    limits = [_stated(folder / LIMITS) for folder in folders]
+def _folder(place: Any) -> Path:
+    """Where the tokenizer's files lie, and what sentence-transformers writes beside them."""
+    path = Path(place if isinstance(place, str | Path) else place[0])
+    return path if path.is_dir() else path.parent
+
+
+def _check_pooling(card: Card, path: Path) -> None:
+    """Where the files say how a text's vector is made, it is the mean of its tokens' vectors."""
+    stated = _stated(path)
+    others = [
+        key
+        for key, value in stated.items()
+        if key.startswith("pooling_mode_") and value is True and key != "pooling_mode_mean_tokens"
+    ]
+    if others:
+        raise LinnetError(
+            f"{path}: `{others[0]}` is true, and `embed` of {card.name} takes the mean of the "
+            "tokens' vectors: its vectors would not be this checkpoint's"
+        )
+
+
+def _limit(card: Card, path: Path) -> int | None:
+    """The most tokens of one text: as the file states it, within the table of positions."""
+    stated: Any = _stated(path).get("max_seq_length")
+    if stated is not None and (type(stated) is not int or stated < 1):
+        raise LinnetError(f"{path}: max_seq_length is {stated!r}, not a number of tokens")
     positions = card.generics.get("MaxPositions")
-    if isinstance(positions, int):
-        limits.append(positions - int(card.constants.get("FIRST_POSITION", 0)))
-    return min((limit for limit in limits if limit is not None), default=None)
+    if not isinstance(positions, int):
+        return stated
+    room = positions - int(card.constants.get("FIRST_POSITION", 0))
+    return room if stated is None else min(stated, room)
 
 
-def _stated(path: Path) -> int | None:
+def _stated(path: Path) -> dict[str, Any]:
+    """What a file of sentence-transformers says; nothing where it is not there."""
     if not path.is_file():
-        return None
+        return {}
     try:
-        limit: Any = json.loads(path.read_text("utf-8"))["max_seq_length"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise LinnetError(f"{path}: does not state max_seq_length: {error}") from error
-    if limit is not None and (type(limit) is not int or limit < 1):
-        raise LinnetError(f"{path}: max_seq_length is {limit!r}, not a number of tokens")
-    return limit
+        document: Any = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise LinnetError(f"{path}: cannot be read as JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise LinnetError(f"{path}: is not a JSON object")
+    return cast("dict[str, Any]", document)
 
 
 def _load(args: argparse.Namespace, card: Card, files: WeightFiles | None) -> Any:

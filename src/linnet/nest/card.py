@@ -178,6 +178,8 @@ def find_card(name_or_dir: str | Path) -> Card:
         return Card.read(given)
     known = card_directories()
     name = str(name_or_dir)
+    if name not in known:  # `all-minilm-l6-v2` is all-MiniLM-L6-v2
+        name = next((one for one in known if one.casefold() == name.casefold()), name)
     if name in known:
         return Card.read(known[name])
     cards = f"cards: {', '.join(known) or 'none'}"

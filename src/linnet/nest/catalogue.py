@@ -7,9 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from linnet.core.lower import main_module, refusals, root_block
 from linnet.diagnostics import NestError
 from linnet.nest.card import MANIFEST, Card
+from linnet.nest.entries import runnable
 from linnet.nest.parameters import parameter_count
 from linnet.types import NoneType, TupleType, Type
 
@@ -38,7 +38,7 @@ def describe(
 ) -> dict[str, Any]:
     """What the card says and what its program is; paths are relative to the root where below it."""
     program = card.program(std_root)
-    entries = _entries(card, program)
+    entries = runnable(card, program)
     main = card.entry or (entries[0].name if len(entries) == 1 else None)
     weights = card.weights
     return {
@@ -89,14 +89,6 @@ def _source(card: Card, root: str | Path | None) -> str:
     if root is not None and path.is_relative_to(top):
         return path.relative_to(top).as_posix()
     return f"families/{card.package}/{card.path}"
-
-
-def _entries(card: Card, program: Program) -> list[Function]:
-    """The entries that can be run with the card's generics."""
-    analysis = program.analysis
-    block = root_block(analysis, main_module(analysis), program.root)
-    refused = {} if block is None else refusals(analysis, block, card.generics)
-    return [entry for entry in program.entries() if entry.name not in refused]
 
 
 def _entry(entry: Function) -> dict[str, Any]:

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from linnet.core.lower import main_module, refusals, root_block
 from linnet.diagnostics import LinnetError, NestError
-from linnet.ir import load_program
 from linnet.nest.card import Card, card_directories
 from linnet.nest.fetch import local_weights
+
+if TYPE_CHECKING:
+    from linnet.ir import Function, Program
 
 # What an entry is for, and the command that runs it.
 PURPOSES = {"prefill": ("text generation", "run"), "embed": ("sentence vectors", "embed")}
@@ -17,11 +21,16 @@ SHOWN = 6
 
 
 def entries_of(card: Card, std_root: str | Path | None = None) -> tuple[str, ...]:
-    """The names of the entries that the card's program declares, in the source's order."""
-    program = load_program(
-        card.source_path, root=card.root, constants=card.constants, std_root=std_root
-    )
-    return tuple(entry.name for entry in program.entries())
+    """The names of the entries that can be run with what the card binds, in the source's order."""
+    return tuple(entry.name for entry in runnable(card, card.program(std_root)))
+
+
+def runnable(card: Card, program: Program) -> list[Function]:
+    """The entries of the card's program that its generics do not rule out."""
+    analysis = program.analysis
+    block = root_block(analysis, main_module(analysis), program.root)
+    refused = {} if block is None else refusals(analysis, block, card.generics)
+    return [entry for entry in program.entries() if entry.name not in refused]
 
 
 @contextmanager

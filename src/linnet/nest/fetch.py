@@ -27,6 +27,8 @@ TOKENIZER_FILES = (
     "chat_template.jinja",
     "config.json",
     "generation_config.json",
+    "sentence_bert_config.json",
+    "1_Pooling/config.json",
 )
 
 
