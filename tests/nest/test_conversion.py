@@ -21,6 +21,7 @@ from linnet.nest.__main__ import main
 from linnet.nest.card import Card
 from linnet.nest.stored import settled
 from linnet.weights import TensorLocation, open_checkpoint, read_bindings, write_safetensors
+from weights.gguf_files import write_gguf
 
 from ..models import families, tiny
 from .hub_server import COMMIT, Hub
@@ -441,6 +442,41 @@ def test_a_repository_stands_for_its_model(made: Made, hub: Hub, tmp_path: Path)
     assert resolve("hf://org/small@main").constants == card.constants
     model = nest.load("org/small")
     assert model.state_dict()["norm.weight"].shape == (48,)
+
+
+def test_a_gguf_file_stands_for_its_model(tmp_path: Path) -> None:
+    """Its metadata is the configuration; quantised tensors have no dtype to differ in."""
+    metadata: dict[str, Any] = {
+        "general.license": "mit",
+        "llama.context_length": 64,
+        "llama.embedding_length": 64,
+        "llama.block_count": 2,
+        "llama.feed_forward_length": 96,
+        "llama.attention.head_count": 4,
+        "llama.attention.head_count_kv": 2,
+        "llama.attention.layer_norm_rms_epsilon": 1e-5,
+        "llama.rope.freq_base": 500000.0,
+    }
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (40, 64),
+        "model.norm.weight": (64,),
+    }
+    for layer in ("model.layers.0", "model.layers.1"):
+        shapes |= {
+            f"{layer}.{part}_layernorm.weight": (64,) for part in ("input", "post_attention")
+        }
+        shapes |= {f"{layer}.self_attn.{p}_proj.weight": (64, 64) for p in "qo"}
+        shapes |= {f"{layer}.self_attn.{p}_proj.weight": (32, 64) for p in "kv"}
+        shapes |= {f"{layer}.mlp.{p}_proj.weight": (96, 64) for p in ("gate", "up")}
+        shapes |= {f"{layer}.mlp.down_proj.weight": (64, 96)}
+    tensors = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    file = write_gguf(tmp_path / "small-q8.gguf", "llama", metadata, tensors, "Q8_0")
+    card = card_of(file, tmp_path / "card")
+    assert card.weights.files == ("small-q8.gguf",) and card.weights_dir == tmp_path
+    assert card.generics["H"] == 64 and card.constants["THETA"] == 500000.0
+    assert card.generics["T"] == "bf16" and card.weights.cast_dtype and card.license == "mit"
+    assert resolve(file).generics == card.generics
+    assert nest.load(str(file)).state_dict()["norm.weight"].shape == (64,)
 
 
 def test_revisions(made: Made, tmp_path: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from linnet.diagnostics import NestError
+from linnet.nest.card import card_directories, find_card
 from linnet.nest.conversion.plan import Plan, plan
 from linnet.nest.conversion.tables import TABLES
 
@@ -199,6 +202,53 @@ GEMMA3: dict[str, Any] = {
     "torch_dtype": "bfloat16",
     "vocab_size": 262144,
 }
+MINILM: dict[str, Any] = {
+    "_name_or_path": "nreimers/MiniLM-L6-H384-uncased",
+    "architectures": ["BertModel"],
+    "attention_probs_dropout_prob": 0.1,
+    "gradient_checkpointing": False,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "hidden_size": 384,
+    "intermediate_size": 1536,
+    "layer_norm_eps": 1e-12,
+    "max_position_embeddings": 512,
+    "model_type": "bert",
+    "num_attention_heads": 12,
+    "num_hidden_layers": 6,
+    "pad_token_id": 0,
+    "position_embedding_type": "absolute",
+    "type_vocab_size": 2,
+    "use_cache": True,
+    "vocab_size": 30522,
+}
+ROBERTA: dict[str, Any] = {
+    "architectures": ["RobertaForMaskedLM"],
+    "attention_probs_dropout_prob": 0.1,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "layer_norm_eps": 1e-05,
+    "max_position_embeddings": 514,
+    "model_type": "roberta",
+    "num_attention_heads": 12,
+    "num_hidden_layers": 12,
+    "pad_token_id": 1,
+    "type_vocab_size": 1,
+    "vocab_size": 50265,
+}
+PUBLISHED = {
+    "smollm2-135m-instruct": SMOLLM2,
+    "mistral-7b-instruct-v0.3": MISTRAL,
+    "llama-3.1-8b-instruct": LLAMA31,
+    "qwen2.5-0.5b-instruct": QWEN25,
+    "qwen3-4b": QWEN3,
+    "phi-3-mini-4k-instruct": PHI3,
+    "gpt2": GPT2,
+    "all-MiniLM-L6-v2": MINILM,
+    "roberta-base": ROBERTA,
+}
 
 
 def read(config: dict[str, Any], **changes: Any) -> Plan:
@@ -257,6 +307,9 @@ def test_published_configurations() -> None:
         "Inner": 3072,
     }
     assert read(GPT2).dtype is None
+    assert read(MINILM).constants == {"EPS": 1e-12}
+    assert read(ROBERTA).constants == {"EPS": 1e-5, "FIRST_POSITION": 2}
+    assert read(ROBERTA).generics["D"] == 768 and "MaxSeq" not in read(ROBERTA).generics
     gemma = read(GEMMA3)
     assert gemma.generics["HeadDim"] == 256 and gemma.generics["Period"] == 6 and gemma.tied
     assert gemma.constants == {
@@ -266,6 +319,24 @@ def test_published_configurations() -> None:
         "LOCAL_THETA": 10000.0,
         "WINDOW": 512,
     }
+
+
+def cards() -> list[str]:
+    return [name for name in PUBLISHED if name in card_directories()]
+
+
+@pytest.mark.parametrize("name", cards())
+def test_the_cards_of_the_zoo_say_what_their_configurations_do(name: str) -> None:
+    """Written by hand, the longer contexts apart; constants that a card leaves out are the
+    package's own."""
+    card, found = find_card(name), read(PUBLISHED[name])
+    assert card.family == found.table.family
+    sizes = {key: found.generics[key] for key in found.generics if key != "MaxSeq"}
+    assert {key: card.generics.get(key, value) for key, value in sizes.items()} == sizes
+    assert {key: card.constants.get(key, value) for key, value in found.constants.items()} == (
+        found.constants
+    )
+    assert set(card.constants) <= set(found.constants)
 
 
 @pytest.mark.parametrize("name", TINY)
@@ -380,6 +451,12 @@ WRONG: list[tuple[dict[str, Any], str, Any]] = [
     (GPT2, "scale_attn_by_inverse_layer_idx", True),
     (GPT2, "reorder_and_upcast_attn", True),
     (GPT2, "hidden_size", 1024),
+    (MINILM, "hidden_act", "relu"),
+    (MINILM, "position_embedding_type", "relative_key"),
+    (MINILM, "is_decoder", True),
+    (MINILM, "num_attention_heads", 7),
+    (MINILM, "embedding_size", 128),
+    (ROBERTA, "architectures", ["RobertaForSequenceClassification"]),
     (GEMMA3, "hidden_activation", "gelu"),
     (GEMMA3, "attn_logit_softcapping", 50.0),
     (GEMMA3, "final_logit_softcapping", 30.0),
@@ -421,6 +498,14 @@ def test_words() -> None:
     )
     assert "gemma3_text" in refusal(GEMMA3, model_type="gemma3")
     assert "states no `model_type`" in refusal(without(GPT2, "model_type"))
+
+
+def test_the_page_lists_every_type() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "nest.md").read_text("utf-8")
+    table = page.split("## Convert a checkpoint")[1].split("###")[0]
+    rows = re.findall(r"^\| (`.*?`) \| `(\w+)` \|", table, re.MULTILINE)
+    listed = {kind: family for kinds, family in rows for kind in re.findall(r"`(\w+)`", kinds)}
+    assert listed == {kind: table.family for kind, table in TABLES.items()}
 
 
 def test_a_key_that_is_ignored_on_purpose() -> None:
