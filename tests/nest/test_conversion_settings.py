@@ -6,12 +6,15 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from linnet.diagnostics import NestError
 from linnet.nest.card import card_directories, find_card
 from linnet.nest.conversion.plan import Plan, plan
 from linnet.nest.conversion.tables import TABLES
+from linnet.weights import config_of
+from weights.gguf_files import write_gguf
 
 from ..models.families import TINY
 
@@ -498,6 +501,32 @@ def test_words() -> None:
     )
     assert "gemma3_text" in refusal(GEMMA3, model_type="gemma3")
     assert "states no `model_type`" in refusal(without(GPT2, "model_type"))
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3", "phi3", "gemma3"])
+def test_the_metadata_of_a_gguf_file_is_a_configuration(architecture: str, tmp_path: Path) -> None:
+    """What it becomes under transformers' names has no key that the tables do not know."""
+    metadata: dict[str, Any] = {
+        "context_length": 512,
+        "embedding_length": 64,
+        "block_count": 2,
+        "feed_forward_length": 96,
+        "attention.head_count": 4,
+        "attention.head_count_kv": 2,
+        "attention.key_length": 16,
+        "attention.value_length": 16,
+        "rope.freq_base": 5e5,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+        "attention.sliding_window": 128,
+    }
+    if architecture.startswith("qwen"):
+        del metadata["attention.sliding_window"]
+    stated = {f"{architecture}.{key}": value for key, value in metadata.items()}
+    tensors = {"model.embed_tokens.weight": np.zeros((40, 64), np.float32)}
+    config = config_of(write_gguf(tmp_path / "m.gguf", architecture, stated, tensors))
+    found = read(config)
+    assert found.table.family == architecture and found.tied
+    assert found.generics["H"] == 64 and found.constants["THETA"] == 5e5
 
 
 def test_the_page_lists_every_type() -> None:
