@@ -35,10 +35,10 @@ HERE = Path(__file__).resolve().parent
 LINNET = HERE.parent / "src/linnet"
 LLAMA = LINNET / "zoo/families/llama"
 TARGETS = [
-    *(LLAMA / "src" / name for name in ("attention.linnet", "lib.linnet", "rope.linnet")),
+    *(LLAMA / "src" / name for name in ("layer.linnet", "lib.linnet", "rope.linnet")),
     *(
         LINNET / "std/nn" / f"{name}.linnet"
-        for name in ("attention", "linear", "mlp", "norm", "parallel", "rope", "softmax")
+        for name in ("attention", "decoder", "linear", "mlp", "norm", "parallel", "rope", "softmax")
     ),
 ]
 VALID = HERE / "mutants_valid.txt"

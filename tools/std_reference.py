@@ -62,21 +62,29 @@ def signature(item: tree.Item) -> list[str]:
     match item:
         case tree.Const():
             return [one_line(item.span.text)]
+        case tree.Trait():
+            return [f"trait {head(item)}"] + [
+                f"{fn.kind} {head(fn)}" for fn in item.methods if fn.public or fn.required
+            ]
         case tree.Block():
             own = [f"block {head(item)}"]
             own += [one_line(member.span.text) for member in item.members]
             return own + [f"fn {head(fn)}" for fn in item.methods if fn.public]
+        case tree.Struct():
+            fields = [one_line(field.span.text) for field in item.fields]
+            return [f"struct {head(item)}", *fields]
         case tree.Fn():
             return [f"{item.kind} {head(item)}"]
         case _:
             raise ValueError(f"std has a public {type(item).__name__}: say how to show it")
 
 
-def head(item: tree.Fn | tree.Block) -> str:
+def head(item: tree.Fn | tree.Block | tree.Struct) -> str:
     """From the name to before the body."""
     text = item.span.source.text
     start = item.name.span.start
-    return one_line(text[start : text.index("{", start)])
+    bare = isinstance(item, tree.Fn) and item.required
+    return one_line(text[start : item.span.end if bare else text.index("{", start)])
 
 
 def one_line(text: str) -> str:

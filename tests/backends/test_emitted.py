@@ -131,8 +131,8 @@ def test_the_family_reads_as_one_would_write_it() -> None:
     text = family("fast")
     for line in (
         "    for layer in self.layers:",
-        "    kernels.write_at_(self.cache_k, k, pos)",
-        "    return F.linear(x, self.weight)",
+        "    kernels.write_span_(self.keys, k, at)",
+        "    mixed = kernels.attention(q, k, v, 0.5, mask=pass_alone_mask)",
         "def generate_until(self, token, pos, eos, *, MaxNew):",
         "    while running & (count < MaxNew):",
     ):

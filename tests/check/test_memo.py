@@ -143,9 +143,9 @@ def test_what_did_not_change_is_the_same() -> None:
     """A module and the types in it are taken over by identity, and its text is read once."""
     memo, workspace = Memo(), Workspace()
     first = check(workspace, workspace.open(LLAMA), memo=memo)
-    edited = LLAMA / "attention.linnet"
+    edited = LLAMA / "layer.linnet"
     workspace = workspace.renewed({edited: edited.read_text() + "\n"})
     second = check(workspace, workspace.open(LLAMA), memo=memo)
     changed = {name for name, module in second.modules.items() if first.modules[name] is not module}
-    assert changed == {"llama.attention", "llama"}
+    assert changed == {"llama.layer", "llama"}
     assert first.package is second.package

@@ -23,7 +23,7 @@ from .texts import LLAMA, SEED, SRC
 FILES = [SRC / "std/random.linnet", LLAMA / "rope.linnet"]
 MORE_FILES = [
     *(path.resolve() for path in sorted(SEED.glob("*.linnet"))),
-    LLAMA / "attention.linnet",
+    LLAMA / "layer.linnet",
     *(SRC / "std/nn" / f"{name}.linnet" for name in ("attention", "cache", "conv", "norm", "moe")),
     SRC / "std/quant.linnet",
 ]

@@ -19,6 +19,7 @@ def attention() -> Iterator[Case]:
     yield from row_masks()
     yield from sinks()
     yield from paged()
+    yield from heads()
     yield from paged_prefill()
 
 
@@ -161,6 +162,20 @@ def paged() -> Iterator[Case]:
             label = f"{dtype} {positions}"
             value = expected.astype(dtype)
             yield Case(op, label, inputs, value, {"Size": 4}, ROUNDING[dtype])
+    first, positions = (0, 2, 3), (11, 5, 3)
+    for b in range(3):
+        at = places(TABLE, b, positions[b])[first[b] :]
+        expected[b, :, 0] = over_pages(query[b, :, 0], given, at)
+    inputs = {**inputs, "positions": i32(*positions), "first": i32(*first)}
+    value = expected.astype(dtype)
+    yield Case(op, "first", inputs, value, {"Size": 4}, ROUNDING[dtype])
+
+
+def heads() -> Iterator[Case]:
+    x = numbers(90, (2, 3, 8))
+    apart = x.reshape(2, 3, 4, 2).transpose(0, 2, 1, 3)
+    yield Case("std.nn.attention.split_heads", "f32", {"x": x}, apart, {"N": 4, "D": 2})
+    yield Case("std.nn.attention.merge_heads", "f32", {"x": apart}, x)
 
 
 def paged_prefill() -> Iterator[Case]:
@@ -182,3 +197,9 @@ def paged_prefill() -> Iterator[Case]:
         }
         value = expected.astype(dtype)
         yield Case(op, f"{dtype}", inputs, value, {"Size": 4}, ROUNDING[dtype])
+        first = i32(0, 1, 4, 0, 6, 5)
+        for p in range(6):
+            at = places(TABLE, rows[p], positions[p])[first[p] :]
+            expected[0, :, p] = over_pages(query[0, :, p], given, at)
+        inputs, value = {**inputs, "first": first}, expected.astype(dtype)
+        yield Case(op, f"first {dtype}", inputs, value, {"Size": 4}, ROUNDING[dtype])

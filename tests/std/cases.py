@@ -420,6 +420,13 @@ def rope() -> Iterator[Case]:
         inputs = {"x": x, "cos_rows": cosines, "sin_rows": sines}
         expected = rotated(cosines[:, None], sines[:, None])
         yield Case("std.nn.rope.rope_rows", f"{dtype}", inputs, expected)
+    for base, width in ((10000.0, 8), (5e5, 6)):
+        frequency = base ** (-np.arange(width // 2) * 2 / width)
+        inputs = {"base": np.float32(base)}
+        label = f"{base} {width}"
+        yield Case(
+            "std.nn.rope.rope_frequencies", label, inputs, frequency.astype(F32), {"D": width}, 6e-8
+        )
     nothing = np.zeros((2, 0), F32)
     yield Case("std.nn.rope.rotate_half", "no width", {"x": nothing}, nothing)
 

@@ -75,7 +75,9 @@ def test_every_public_function_has_cases() -> None:
         for item in parsed(module_name(path)).items
         if isinstance(item, tree.Fn) and item.public
     }
-    assert public == {case.op for case in CASES}
+    # These stand in test_decoder.py: two results, and a struct.
+    elsewhere = {"std.nn.rope.rope_tables", "std.nn.decoder.within"}
+    assert public - elsewhere == {case.op for case in CASES}
 
 
 @pytest.mark.parametrize("module", [module_name(path) for path in modules()])

@@ -36,6 +36,7 @@ from linnet.core.ir import (
     Node,
     UnaryOp,
 )
+from linnet.core.simplify import simpler
 from linnet.core.values import (
     ABSENT,
     Absent,
@@ -304,6 +305,9 @@ def binary(body: Body, e: tree.Binary) -> Value:
 
 def if_else(body: Body, e: tree.If) -> Value:
     condition = expr(body, e.condition)
+    if isinstance(condition, Node):
+        # A constant that a card gave: only the branch that it chooses is lowered.
+        condition = simpler(condition, body.build) or condition
     if isinstance(condition, Literal):
         return expr(body, e.then if condition.value else e.other)
     if body.frame:

@@ -28,13 +28,13 @@ def inline(program: Program) -> Program:
     """The program with calls of small `fn`s replaced by their bodies.
 
     Ops stay, since a backend looks for them; methods stay, since generated code has one function
-    for each.
+    for each, but for those that only pass on what they are given.
     """
     small: dict[Function, bool] = {}
 
     def change(function: Function, renewed: Mapping[Function, Function]) -> Function:
         changed = _inlined(function, renewed, small)
-        small[changed] = changed.kind == "fn" and _is_small(changed)
+        small[changed] = (changed.kind == "fn" and _is_small(changed)) or _passes_on(changed)
         return changed
 
     return map_functions(program, change)
@@ -46,6 +46,12 @@ def _is_small(function: Function) -> bool:
     return len(counted) <= LIMIT and not any(
         functions_of(n) for n in counted if not isinstance(n, Call)
     )
+
+
+def _passes_on(function: Function) -> bool:
+    """A method that gives what one call gives: no more than a choice made while lowering."""
+    nodes = [n for n in nodes_of(function) if not isinstance(n, (Param, Literal, Size, Result))]
+    return function.kind == "method" and len(nodes) == 1 and isinstance(nodes[0], Call)
 
 
 def _inlined(

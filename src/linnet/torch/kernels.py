@@ -466,16 +466,17 @@ def paged_attention(
     table: Tensor,
     positions: Tensor,
     scale: float | Tensor,
+    first: Tensor | None = None,
     *,
     Size: int,
 ) -> Tensor:
-    """One query for each row over its pages, up to its position, computed in f32."""
+    """One query for each row over its pages, from its first position to its own, in f32."""
     length = table.shape[1] * Size
     inside = torch.arange(Size, dtype=torch.int32, device=table.device)
     places = (table[:, :, None] * Size + inside).clamp(0, key.shape[2] - 1).reshape(-1, length)
     keys = key[0][:, places].transpose(0, 1)
     values = value[0][:, places].transpose(0, 1)
-    seen = torch.arange(length, device=table.device) <= positions[:, None]
+    seen = _between(first, positions, length)
     return attention_f32(query, keys, values, scale, seen[:, None])
 
 
@@ -487,10 +488,11 @@ def paged_prefill_attention(
     rows: Tensor,
     positions: Tensor,
     scale: float | Tensor,
+    first: Tensor | None = None,
     *,
     Size: int,
 ) -> Tensor:
-    """Packed queries, each over the pages of its row, up to its position, computed in f32.
+    """Packed queries, each over the pages of its row, from its first position to its own, in f32.
 
     Every row's pages are gathered once, side by side; a query sees those of its own row.
     """
@@ -498,7 +500,7 @@ def paged_prefill_attention(
     inside = torch.arange(Size, dtype=torch.int32, device=table.device)
     places = (table[:, :, None] * Size + inside).clamp(0, key.shape[2] - 1).flatten()
     own = torch.arange(count, device=table.device) == rows.clamp(0, count - 1)[:, None]
-    seen = torch.arange(length, device=table.device) <= positions[:, None]
+    seen = _between(first, positions, length)
     bias = torch.where(seen, 0.0, -1e30)[:, None].expand(-1, count, -1)
     # Another row's keys are not even part of the mean that a query which sees nothing gets.
     bias = torch.where(own[:, :, None], bias, float("-inf")).reshape(-1, count * length)
@@ -511,6 +513,13 @@ def paged_prefill_attention(
         enable_gqa=query.shape[1] != key.shape[1],
     )
     return mixed.to(query.dtype)
+
+
+def _between(first: Tensor | None, last: Tensor, length: int) -> Tensor:
+    """`[N, length]`: the positions from each query's first, or 0, to its last."""
+    position = torch.arange(length, device=last.device)
+    seen = position <= last[:, None]
+    return seen if first is None else seen & (position >= first[:, None])
 
 
 # ---------------------------------------------------------------- convolution and pooling
@@ -730,7 +739,7 @@ _LOSS = {"N": 5, "H": 6, "V": 7}
 _TARGETS = {"targets": (-2, 8)}
 _SINKS = {"B": 2, "Hq": 6, "Hk": 2, "Q": 3, "K": 5, "D": 8}
 _PAGES = {"Hq": 4, "Hk": 2, "N": 24, "Pages": 3, "Size": 4, "D": 8}
-_IN_PAGES = {"table": (0, 5), "positions": (0, 11), **_SCALE}
+_IN_PAGES = {"table": (0, 5), "positions": (0, 11), "first": (-3, 12), **_SCALE}
 _NORM = {"S_0": 2, "S_1": 3, "H": 8}
 _EPS = {"eps": (1e-5, 1e-5)}
 _IMAGE = {"B": 2, "C": 6, "H": 5, "W": 4}
@@ -794,19 +803,23 @@ KERNELS: dict[str, tuple[Kernel, ...]] = {
     "std.nn.attention::paged_attention": _simple(
         "equivalent",
         "kernels.paged_attention",
+        Sample({"B": 3, **_PAGES}, ("first",), _IN_PAGES),
         Sample({"B": 3, **_PAGES}, ranges=_IN_PAGES),
         Sample({"B": 3, **_PAGES}, ranges={**_IN_PAGES, "table": (-1, 9), "positions": (-1, 3)}),
+        named=frozenset({"first"}),
         dims=("Size",),
         numbers=frozenset({"scale"}),
     ),
     "std.nn.attention::paged_prefill_attention": _simple(
         "equivalent",
         "kernels.paged_prefill_attention",
+        Sample({"P": 5, "Rows": 3, **_PAGES}, ("first",), {**_IN_PAGES, "rows": (0, 2)}),
         Sample({"P": 5, "Rows": 3, **_PAGES}, ranges={**_IN_PAGES, "rows": (0, 2)}),
         Sample(
             {"P": 5, "Rows": 2, **_PAGES},
             ranges={**_IN_PAGES, "rows": (-1, 3), "positions": (-1, 3)},
         ),
+        named=frozenset({"first"}),
         dims=("Size",),
         numbers=frozenset({"scale"}),
     ),
