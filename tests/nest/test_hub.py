@@ -189,6 +189,17 @@ def test_no_message_holds_what_stands_before_the_host(monkeypatch: pytest.Monkey
     assert client.page("org/small") == "https://hub.local:8080/base/org/small"
 
 
+@pytest.mark.parametrize(
+    "endpoint",
+    ["hub.local", "ftp://hub.local", "http://", "http://hub:word", "https://user:word@hub.local"],
+)
+def test_a_hub_that_cannot_be_asked(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", endpoint)
+    with pytest.raises(NestError, match="HF_ENDPOINT is not an address such as") as caught:
+        nest.remote_checkpoint("org/small")
+    assert "user:word" not in str(caught.value)
+
+
 # --- headers ----------------------------------------------------------------------------------
 
 

@@ -17,7 +17,7 @@ from linnet.nest.hub import (
     remote_checkpoint,
 )
 from linnet.nest.load import load
-from linnet.nest.parameters import format_parameters, parameter_count
+from linnet.nest.parameters import expand_paths, format_parameters, parameter_count
 from linnet.nest.resolve import resolve
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ __all__ = [
     "check",
     "convert",
     "describe",
+    "expand_paths",
     "fetch_hub",
     "fetch_weights",
     "find_card",

@@ -326,10 +326,20 @@ def file_url(repo: str, revision: str, name: str) -> str:
 
 
 def online() -> None:
-    """The user allows the network, or it is Unavailable by choice."""
+    """The user allows the network and names a Hub that can be asked, or it is Unavailable."""
     for name in ("LINNET_OFFLINE", "HF_HUB_OFFLINE"):
         if os.environ.get(name) == "1":
             raise Unavailable(f"not tried: {name}=1")
+    parts = urlsplit(endpoint())
+    try:
+        named = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # a port that is no number
+        named = False
+    if not named or "@" in parts.netloc:
+        raise Unavailable(
+            "not tried: HF_ENDPOINT is not an address such as https://huggingface.co, without a "
+            "user's name or password"
+        )
 
 
 def token() -> str | None:

@@ -398,11 +398,8 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 def _origin(url: str) -> tuple[str, str, int | None]:
     parts = urllib.parse.urlsplit(url)
-    return (
-        parts.scheme,
-        parts.hostname or "",
-        parts.port or {"http": 80, "https": 443}[parts.scheme],
-    )
+    port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    return parts.scheme, parts.hostname or "", port
 
 
 def _authorize(request: urllib.request.Request, token: str) -> None:
