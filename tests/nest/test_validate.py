@@ -24,7 +24,7 @@ from linnet.nest.stack import Stack, settings_of
 from linnet.nest.validate import Figure, validate
 from linnet.weights import write_safetensors
 
-from ..models import tiny
+from ..models import families, tiny
 
 CARD = """
 [model]
@@ -201,6 +201,28 @@ def test_a_checkpoint_that_the_card_misreads(card: Card, tmp_path: Path) -> None
     assert "drawn ids (seed 0): there is no tokenizer" in right.read
     wrong = validate(replace(card, constants={"THETA": 100.0}), weights=tmp_path, tokens=40)
     assert wrong.problems
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bert", "roberta"])
+def test_a_checkpoint_without_a_card(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One is made for it, and its tensors are those of the directory."""
+    monkeypatch.setenv("LINNET_NEST_CACHE", str(tmp_path / "cache"))
+    place = families.checkpoint(name, tmp_path)
+    assert main(["validate", str(place), "--tokens", "40", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert "the same checkpoint, read by transformers" in document["reference"]
+    assert all(figure["max_abs_difference"] < 1e-4 for figure in document["figures"].values())
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_transformers_cannot_read(card: Card, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "unheard-of"}')
+    write_safetensors(tmp_path / "model.safetensors", tiny.weights())
+    with pytest.raises(NestError, match=f"transformers cannot read {tmp_path}"):
+        validate(card, weights=tmp_path)
 
 
 @pytest.mark.slow
