@@ -50,12 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from linnet.nest.progress import TextProgress
     from linnet.nest.resolve import resolve
     from linnet.serve.conversation import Conversation
     from linnet.serve.generation import ENTRIES, Generator
 
     sampling = check_arguments(args)
-    card = resolve(args.model)
+    card = resolve(args.model, progress=TextProgress(sys.stderr))
     context = _context(args.context, card.generics.get("MaxSeq"))
     opened = open_model(args, card)
     if opened.text.template is None:

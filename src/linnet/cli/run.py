@@ -32,11 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from linnet.nest.progress import TextProgress
     from linnet.nest.resolve import resolve
     from linnet.serve.generation import ENTRIES, Generator
 
     sampling = check_arguments(args)
-    card = resolve(args.model)
+    card = resolve(args.model, progress=TextProgress(sys.stderr))
     prompt = args.prompt if args.prompt is not None else sys.stdin.read()
     if not prompt.strip():
         raise LinnetError("the prompt is empty: give one, or pipe it to standard input")

@@ -43,7 +43,8 @@ def run(args: argparse.Namespace) -> int:
             raise LinnetError(f"--{name} is {value}; it must be 1 or more")
     if args.threads is not None:
         torch.set_num_threads(args.threads)
-    card = resolve(args.name)
+    progress = TextProgress(sys.stderr)
+    card = resolve(args.name, progress=progress)
     sample = text_sample(
         card,
         prompt=args.prompt,
@@ -51,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         raw=args.raw,
         weights=args.weights,
         numerics=args.numerics,
-        progress=TextProgress(sys.stderr),
+        progress=progress,
     )
     document = json.dumps(sample, ensure_ascii=False, indent=2) + "\n"
     if args.output == "-":

@@ -55,8 +55,9 @@ def run(args: argparse.Namespace) -> int:
         if args.threads < 1:
             raise LinnetError(f"--threads is {args.threads}; it must be 1 or more")
         torch.set_num_threads(args.threads)
+    progress = TextProgress(sys.stderr)
     found = validate(
-        resolve(args.name),
+        resolve(args.name, progress=progress),
         layers=layers,
         tokens=args.tokens,
         weights=args.weights,
@@ -64,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         seed=args.seed,
         numerics=args.numerics,
         tolerance=args.tolerance,
-        progress=TextProgress(sys.stderr),
+        progress=progress,
     )
     if args.json:
         print(json.dumps(found.document(), ensure_ascii=False, indent=2))
