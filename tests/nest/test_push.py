@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -78,6 +79,29 @@ def test_what_is_pushed_loads_by_its_name(
     assert main(["pull", "me/small"]) == 0
     assert capsys.readouterr().out.rstrip().endswith(f"hub/me--small/{commit}")
     assert nest.load("hf://me/small@main").generics == model.generics
+    assert nest.check(nest.resolve("me/small")) == []
+    proof = directory.parent / "loaded.json"
+    nest.load("me/small", proof=proof)
+    assert nest.verify_loading(proof).problems == ()
+
+
+def test_shards_go_with_their_index(
+    directory: Path, hub: Hub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (directory / "model.safetensors").unlink()
+    held = tensors()
+    shards = {name: f"model-{k}.safetensors" for k, name in enumerate(held)}
+    for name, shard in shards.items():
+        write_safetensors(directory / shard, {name: held[name]})
+    index = directory / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": shards}))
+    listed = json.dumps(list(shards.values()))
+    edit("nest.toml", '["model.safetensors"]', listed)(directory)
+    assert main(["push", str(directory), "me/shards"]) == 0, capsys.readouterr().err
+    found = nest.remote_checkpoint("me/shards")
+    assert found.files == tuple(shards.values()) and not found.checkpoint.report.count
+    model = nest.load("me/shards")
+    assert np.array_equal(model.state_dict()["table"].numpy(), held["table.weight"])
 
 
 def test_the_pushed_card_is_checked_by_itself(directory: Path, tmp_path: Path) -> None:

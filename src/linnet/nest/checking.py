@@ -18,7 +18,7 @@ from linnet.ir import Function, Program
 from linnet.loading import matching
 from linnet.nest.card import MANIFEST, Binding, Card, TextContract, find_card
 from linnet.nest.fetch import TOKENIZER_FILES
-from linnet.nest.hub import commit_of, fetch_files, headers_of, hub_folder, page
+from linnet.nest.hub import COMMIT, commit_of, fetch_files, headers_of, hub_folder, page
 from linnet.nest.parameters import card_bindings, card_slots, present_in
 from linnet.nest.progress import say_nothing, show_nothing
 from linnet.nest.text import load_text
@@ -79,7 +79,8 @@ class _Check:
 def _check_text(found: _Check) -> None:
     card = found.card
     directory = card.directory.resolve().name
-    if card.name != directory:
+    # A repository's copy in the cache lies in a directory named by its commit.
+    if card.name != directory and not COMMIT.fullmatch(directory):
         found.add(MANIFEST, f"[model] name is {card.name!r}, its directory is {directory!r}")
     for key in ("title", "summary", "license"):
         if not (getattr(card, key) or "").strip():

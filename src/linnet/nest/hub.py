@@ -29,7 +29,7 @@ from linnet.weights.safetensors import INDEX, header_length, parse_header, read_
 HUB_REPO = re.compile(
     r"(?:hf://)?(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w.-]+(?:/[\w.-]+)*))?", re.ASCII
 )
-_COMMIT = re.compile(r"[0-9a-f]{40}")
+COMMIT = re.compile(r"[0-9a-f]{40}")
 SINGLE = "model.safetensors"
 CARD = "nest.toml"
 # What a checkpoint or a card is made of; a repository may hold the same weights in other formats.
@@ -196,7 +196,7 @@ def list_repo(repo: str, revision: str | None, notice: Notice) -> Listing:
     Raises Unavailable. Where the Hub cannot be reached, what is remembered of it is taken; for a
     branch, which may have moved on, the notice says so.
     """
-    pinned = revision is not None and _COMMIT.fullmatch(revision) is not None
+    pinned = revision is not None and COMMIT.fullmatch(revision) is not None
     known = _remembered(repo, revision or "main")
     if pinned and known is not None:
         return known[0]
@@ -216,14 +216,14 @@ def list_repo(repo: str, revision: str | None, notice: Notice) -> Listing:
 
 def commit_of(repo: str, revision: str | None, notice: Notice) -> str:
     """The commit of a revision: a whole commit stands for itself, and nothing is asked."""
-    if revision is not None and _COMMIT.fullmatch(revision):
+    if revision is not None and COMMIT.fullmatch(revision):
         return revision
     return list_repo(repo, revision, notice).commit
 
 
 def known_commit(repo: str, revision: str | None) -> str | None:
     """The commit as far as this machine knows it; nothing is asked."""
-    if revision is not None and _COMMIT.fullmatch(revision):
+    if revision is not None and COMMIT.fullmatch(revision):
         return revision
     known = _remembered(repo, revision or "main")
     return known[0].commit if known else None
@@ -236,7 +236,7 @@ def _ask_listing(repo: str, revision: str) -> Listing:
     try:
         commit = document["sha"]
         files = tuple(sorted(one["rfilename"] for one in document["siblings"]))
-        if not _COMMIT.fullmatch(commit) or not all(_below(name) for name in files):
+        if not COMMIT.fullmatch(commit) or not all(_below(name) for name in files):
             raise ValueError
     except (KeyError, TypeError, ValueError):
         raise Unavailable(
