@@ -271,7 +271,7 @@ class Terminal:
         os.close(slave)
         self.shown = ""
 
-    def until(self, pattern: str, seconds: float = 120) -> str:
+    def until(self, pattern: str, seconds: float = 240) -> str:
         """What is shown up to the pattern."""
         end = time.monotonic() + seconds
         while (found := re.search(pattern, self.shown)) is None:
@@ -310,9 +310,10 @@ def test_in_a_terminal() -> None:
         terminal.type("\x03")
         terminal.until("> ")
         terminal.type("\x04")
-        assert terminal.process.wait(30) == 0
+        assert terminal.process.wait(120) == 0
     finally:
         terminal.process.kill()
+        terminal.process.wait()
         os.close(terminal.master)
 
 
