@@ -123,11 +123,10 @@ def logits(model: Any) -> Any:
         return model.eval()(tokens).logits
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_the_model_is_the_one_that_was_stored(tmp_path: Path, case: str) -> None:
+def stored_model(folder: Path, case: str) -> tuple[Any, Path]:
+    """A random model of the case, and the GGUF file that the converter would make of it."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
-    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
     architecture, model_type, settings, more = CASES[case]
     torch.manual_seed(0)
@@ -147,7 +146,17 @@ def test_the_model_is_the_one_that_was_stored(tmp_path: Path, case: str) -> None
         else None
     )
     keys = metadata(architecture, original.config, more)
-    path = write_gguf(tmp_path / "m.gguf", architecture, keys, state, raw=raw)
+    return original, write_gguf(folder / "m.gguf", architecture, keys, state, raw=raw)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_model_is_the_one_that_was_stored(tmp_path: Path, case: str) -> None:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+    original, path = stored_model(tmp_path, case)
+    model_type, tied = CASES[case][1], original.config.tie_word_embeddings
 
     # Our configuration and arrays, in transformers' class.
     config = config_of(path)
