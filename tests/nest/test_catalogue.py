@@ -10,7 +10,7 @@ import pytest
 
 from linnet.diagnostics import NestError, PlanError
 from linnet.nest.__main__ import main
-from linnet.nest.card import ZOO, Card
+from linnet.nest.card import ZOO, Card, card_directories, find_card
 from linnet.nest.catalogue import describe, index, index_text
 from linnet.nest.parameters import (
     card_slots,
@@ -106,12 +106,31 @@ def test_a_zoo_without_cards(tmp_path: Path) -> None:
         index(tmp_path / "x")
 
 
+def listed() -> dict[str, list[str]]:
+    """The rows of the page's table of models, by name."""
+    page = (ZOO.parents[2] / "docs/nest.md").read_text("utf-8")
+    table = page.split("\n## The models\n")[1].split("\n## ")[0]
+    rows = [row.strip("| ").split(" | ") for row in table.splitlines() if row.startswith("| ")]
+    return {row[0]: row[1:] for row in rows[2:]}
+
+
+def test_the_page_lists_the_cards() -> None:
+    rows, cards = listed(), [find_card(name) for name in sorted(card_directories())]
+    assert list(rows) == [card.name for card in cards]
+    for card in cards:
+        positions = card.generics.get("MaxSeq") or card.generics["MaxPositions"]
+        said = [card.family, str(positions), card.generics["T"], card.license]
+        assert [rows[card.name][0], *rows[card.name][2:]] == said
+
+
 @pytest.mark.slow
 def test_the_zoo() -> None:
     text = index_text(ZOO)
     assert len(text) < 1_000_000 and text == index_text(ZOO)
     models = {model["name"]: model for model in json.loads(text)["models"]}
     assert list(models) == sorted(models)
+    counts = {name: format_parameters(model["parameters"]) for name, model in models.items()}
+    assert counts == {name: row[1] for name, row in listed().items()}
     assert models["mistral-7b-instruct-v0.3"]["parameters"] == 7_248_023_552
     smollm = models["smollm2-135m-instruct"]
     assert smollm["parameters"] == 134_515_008

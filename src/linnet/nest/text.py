@@ -46,7 +46,8 @@ def with_contract(card: Card, text: Text) -> Text:
     elif contract.begin is not None:
         begin = look.token("begin", contract.begin)
     ends = {id for token in contract.end if (id := look.token("end", token)) is not None}
-    unused = {id for token in contract.unused if (id := look.token("unused", token)) is not None}
+    # A mirror's tokenizer may lack them, which is as well.
+    unused = {id for token in contract.unused if (id := look.known(token)) is not None}
     whole = replace(
         text,
         template=None if contract.chat is False else template,
@@ -81,9 +82,8 @@ class _Lookup:
 
     def token(self, key: str, token: str | int) -> int | None:
         """The id of a token of `[text]`; one that the tokenizer lacks is a problem, and None."""
-        tokenizer = self.text.tokenizer
-        id: int | None = tokenizer.token_to_id(token) if isinstance(token, str) else token
-        if id is not None and tokenizer.id_to_token(id) is not None:
+        id = self.known(token)
+        if id is not None:
             return id
         named = f"{token!r}" if isinstance(token, str) else f"id {token}"
         self.problems.append(
@@ -91,6 +91,12 @@ class _Lookup:
             f"{self.text.origin} has no such token"
         )
         return None
+
+    def known(self, token: str | int) -> int | None:
+        """The id of a token, or None where the tokenizer lacks it."""
+        tokenizer = self.text.tokenizer
+        id: int | None = tokenizer.token_to_id(token) if isinstance(token, str) else token
+        return None if id is None or tokenizer.id_to_token(id) is None else id
 
     def named(self, id: int) -> str:
         token = self.text.tokenizer.id_to_token(id)
