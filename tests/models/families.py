@@ -187,10 +187,13 @@ def logits(name: str, tokens: np.ndarray, made: Any = None) -> np.ndarray:
 
 def checkpoint(name: str, place: Path, **options: Any) -> Path:
     """The directory holds the model as save_pretrained writes it (`options` are its own)."""
-    directory = place / name
+    return saved(_model(name), place / name, **options)
+
+
+def saved(made: Any, directory: Path, **options: Any) -> Path:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        _model(name).save_pretrained(directory, **options)
+        made.save_pretrained(directory, **options)
     return directory
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,6 +11,9 @@ import numpy as np
 
 class Runner(Protocol):
     def __call__(self, entry: str, *inputs: Any, **generics: int) -> Any: ...
+
+    def reset(self) -> None:
+        """Every state is zeros again."""
 
 
 class Reference:
@@ -34,16 +37,25 @@ class Reference:
         arrays = list(inputs)
         return evaluate(self.program, entry, arrays, self.members, self.state, generics)
 
+    def reset(self) -> None:
+        self.state.clear()
+
 
 class Torch:
-    """The generated PyTorch."""
+    """The generated PyTorch, of a source or (`nest.load`) of a card."""
 
-    def __init__(self, source: Path, generics: Mapping[str, int | str], **options: Any) -> None:
+    def __init__(
+        self,
+        source: Any,
+        generics: Mapping[str, int | str],
+        load: Callable[..., Any] | None = None,
+        **options: Any,
+    ) -> None:
         import linnet.torch
 
-        self.module = linnet.torch.load(
-            source, generics=generics, numerics=options.pop("numerics", "equivalent"), **options
-        )
+        load = load or linnet.torch.load
+        numerics = options.pop("numerics", "equivalent")
+        self.module = load(source, generics=generics, numerics=numerics, **options)
 
     def __call__(self, entry: str, *inputs: Any, **generics: int) -> Any:
         import torch
@@ -54,6 +66,9 @@ class Torch:
         if isinstance(out, tuple):
             return tuple(_numpy(o) for o in out)
         return _numpy(out)
+
+    def reset(self) -> None:
+        self.module.reset_state()
 
 
 def _numpy(value: Any) -> np.ndarray:
