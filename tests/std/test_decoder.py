@@ -1,4 +1,7 @@
-"""`std.nn.decoder`: each way in which a pass meets the cache, windowed, against plain attention."""
+"""`std.nn.decoder`: each way in which a pass meets the cache, windowed, against plain attention.
+
+All of it without and with sinks.
+"""
 
 from __future__ import annotations
 
@@ -60,9 +63,10 @@ pub block Probe {
     }
 }
 """
+PLAIN, SINKS = "within(pass, 4))", "within(pass, 4), some(iota<f32>(4) - 1.0))"
 
 
-def attention(q: Any, k: Any, v: Any, positions: Any) -> np.ndarray:
+def attention(q: Any, k: Any, v: Any, positions: Any, sinks: bool) -> np.ndarray:
     """`[H, S, D]` over keys `[KV, S, D]` at the same positions: causal, within the window, f64."""
     out = np.zeros(q.shape)
     at = np.asarray(positions)
@@ -70,19 +74,21 @@ def attention(q: Any, k: Any, v: Any, positions: Any) -> np.ndarray:
     for head in range(q.shape[0]):
         key, value = (x[head // (HEADS // KV)].astype(np.float64) for x in (k, v))
         scores = np.where(seen, q[head].astype(np.float64) @ key.T * 0.5, -1e30)
-        weights = np.exp(scores - scores.max(-1, keepdims=True))
-        out[head] = weights / weights.sum(-1, keepdims=True) @ value
+        weights = np.exp(scores)
+        idle = np.exp(head - 1.0) if sinks else 0.0
+        out[head] = weights / (weights.sum(-1, keepdims=True) + idle) @ value
     return out
 
 
 class Model:
     """The probe on the reference and on PyTorch, which must agree."""
 
-    def __init__(self, tmp_path: Path) -> None:
-        path = tmp_path / "probe.linnet"
-        path.write_text(SOURCE)
+    def __init__(self, tmp_path: Path, sinks: bool) -> None:
+        self.sinks = sinks
+        path, source = tmp_path / "probe.linnet", SOURCE.replace(PLAIN, SINKS if sinks else PLAIN)
+        path.write_text(source)
         self.torch = linnet.torch.load(path, numerics="equivalent")
-        self.program = lower(check_text(SOURCE))
+        self.program = lower(check_text(source))
         self.state: dict[str, Any] = {}
 
     def __call__(self, entry: str, *inputs: Any, **sizes: int) -> Any:
@@ -95,9 +101,9 @@ class Model:
         return found
 
 
-@pytest.fixture
-def model(tmp_path: Path) -> Model:
-    return Model(tmp_path)
+@pytest.fixture(params=[False, True], ids=["plain", "sinks"])
+def model(tmp_path: Path, request: pytest.FixtureRequest) -> Model:
+    return Model(tmp_path, request.param)
 
 
 def drawn(rows: int, length: int) -> tuple[Any, Any, Any]:
@@ -115,12 +121,12 @@ def test_rows_that_use_no_cache(model: Model) -> None:
     q, k, v = drawn(2, 9)
     found = model("alone", q, k, v, np.tril(np.ones((9, 9), bool)))
     for row in range(2):
-        close(found[row], attention(q[row], k[row], v[row], np.arange(9)))
+        close(found[row], attention(q[row], k[row], v[row], np.arange(9), model.sinks))
 
 
 def test_spans_then_steps_of_each_row(model: Model) -> None:
     q, k, v = drawn(BATCH, 12)
-    wanted = np.stack([attention(q[b], k[b], v[b], np.arange(12)) for b in range(BATCH)])
+    wanted = np.stack([attention(q[b], k[b], v[b], np.arange(12), model.sinks) for b in range(BATCH)])
     position = np.arange(LENGTH)
     for start, stop in ((0, 5), (5, 6), (6, 10)):
         part = (..., slice(start, stop), slice(None))
@@ -141,7 +147,7 @@ def test_spans_then_steps_of_each_row(model: Model) -> None:
 def test_pages_in_chunks(model: Model) -> None:
     table = np.array([[3, 1, 2], [2, 0, 3]], np.int32)
     q, k, v = drawn(1, 10)
-    wanted = attention(q[0], k[0], v[0], np.arange(10))
+    wanted = attention(q[0], k[0], v[0], np.arange(10), model.sinks)
     for start, stop in ((0, 6), (6, 7), (7, 10)):
         at = np.arange(start, stop, dtype=np.int32)
         slots = table[0, at // 4] * 4 + at % 4
