@@ -126,7 +126,9 @@ def test_rows_that_use_no_cache(model: Model) -> None:
 
 def test_spans_then_steps_of_each_row(model: Model) -> None:
     q, k, v = drawn(BATCH, 12)
-    wanted = np.stack([attention(q[b], k[b], v[b], np.arange(12), model.sinks) for b in range(BATCH)])
+    wanted = np.stack(
+        [attention(q[b], k[b], v[b], np.arange(12), model.sinks) for b in range(BATCH)]
+    )
     position = np.arange(LENGTH)
     for start, stop in ((0, 5), (5, 6), (6, 10)):
         part = (..., slice(start, stop), slice(None))
