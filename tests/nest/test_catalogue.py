@@ -136,7 +136,10 @@ def test_the_zoo() -> None:
     assert smollm["parameters"] == 134_515_008
     assert smollm["source"] == "families/llama/src/lib.linnet"
     decode = next(entry for entry in smollm["entries"] if entry["name"] == "decode")
-    assert decode["states"] == ["layers[*].attention.cache.keys", "layers[*].attention.cache.values"]
+    assert decode["states"] == [
+        "layers[*].attention.cache.keys",
+        "layers[*].attention.cache.values",
+    ]
 
 
 def counted(tmp_path: Path, **changed: str) -> int:
