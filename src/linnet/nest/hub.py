@@ -24,13 +24,19 @@ from linnet.nest.web import Absent, Refused, Unavailable, download, read_json, r
 from linnet.weights.checkpoint import Checkpoint, check_index, from_headers, open_checkpoint
 from linnet.weights.location import Header, TensorLocation
 from linnet.weights.report import Report
-from linnet.weights.safetensors import INDEX, header_length, parse_header, read_header, read_index
+from linnet.weights.safetensors import (
+    INDEX,
+    SINGLE,
+    header_length,
+    parse_header,
+    read_header,
+    read_index,
+)
 
 HUB_REPO = re.compile(
     r"(?:hf://)?(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w.-]+(?:/[\w.-]+)*))?", re.ASCII
 )
 COMMIT = re.compile(r"[0-9a-f]{40}")
-SINGLE = "model.safetensors"
 CARD = "nest.toml"
 # What a checkpoint or a card is made of; a repository may hold the same weights in other formats.
 _KEPT = (".json", ".txt", ".model", ".jinja", ".md", ".toml", ".linnet", ".svg")
@@ -125,7 +131,8 @@ def remote_checkpoint(
         weights = weight_files(listing.files)
         if not weights:
             raise Unavailable(_no_weights(listing.files))
-        wanted = [name for name in ("config.json", INDEX) if name in listing.files]
+        asked = ("config.json",) if weights == [SINGLE] else ("config.json", INDEX)
+        wanted = [name for name in asked if name in listing.files]
         fetch_files(repo, listing.commit, wanted, show_nothing, notice)
         report = Report()
         folder = hub_folder(repo, listing.commit)
@@ -181,8 +188,8 @@ def hub_safetensors_header(
 
 
 def weight_files(files: Collection[str]) -> list[str]:
-    """The SafeTensors files that make up a repository's checkpoint; of an index, all at the top."""
-    if SINGLE in files and INDEX not in files:
+    """The SafeTensors files of a repository's checkpoint: the whole one, else all at the top."""
+    if SINGLE in files:
         return [SINGLE]
     return sorted(name for name in files if name.endswith(".safetensors") and "/" not in name)
 

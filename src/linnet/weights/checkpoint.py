@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +14,7 @@ from linnet.weights.arrays import Array, byte_count, dtype_name
 from linnet.weights.gguf import Metadata, read_gguf
 from linnet.weights.location import MEMORY, Header, TensorLocation
 from linnet.weights.report import Report
-from linnet.weights.safetensors import INDEX, read_header, read_index
+from linnet.weights.safetensors import INDEX, SINGLE, read_header, read_index
 
 Weights: TypeAlias = "str | Path | Sequence[str | Path] | Mapping[str, Any] | Checkpoint"
 
@@ -69,7 +71,7 @@ def safetensors_or_gguf(weights: str | Path | Sequence[str | Path]) -> tuple[Pat
         paths = [Path(path) for path in weights]
     if not paths:
         raise PlanError("no weight file was given")
-    missing = [str(path) for path in paths if not path.exists()]
+    missing = [str(path) for path in paths if not os.path.exists(path)]
     if missing:
         raise PlanError(f"no such weight file: {', '.join(missing)}")
     unknown = [str(path) for path in paths if path.suffix not in (".safetensors", ".gguf")]
@@ -98,11 +100,12 @@ def read_arrays(weights: Weights) -> dict[str, Array]:
 
 
 def _files_in(directory: Path) -> tuple[Path, ...]:
+    # As transformers: one whole file goes before an index of shards.
+    if (directory / SINGLE).is_file():
+        return (directory / SINGLE,)
     if (directory / INDEX).exists():
         shards = read_index(directory / INDEX, Report()) or {}
         return tuple(directory / name for name in sorted(set(shards.values())))
-    if (directory / "model.safetensors").exists():
-        return (directory / "model.safetensors",)
     found = sorted(directory.glob("*.safetensors"))
     if found:
         return tuple(found)
@@ -116,7 +119,7 @@ def _files_in(directory: Path) -> tuple[Path, ...]:
 
 
 def _directory(directory: Path) -> Checkpoint:
-    if (directory / INDEX).exists():
+    if (directory / INDEX).exists() and not (directory / SINGLE).is_file():
         return _indexed(directory / INDEX)
     return _files(_files_in(directory), Report())
 
@@ -127,7 +130,8 @@ def _indexed(index: Path) -> Checkpoint:
     shards = read_index(index, report)
     if shards is None:
         return Checkpoint((index,), {}, {}, report, whole=False)
-    absent = {name for name in set(shards.values()) if not (index.parent / name).exists()}
+    # os.path: a name that no file system takes is that of no file.
+    absent = {name for name in set(shards.values()) if not os.path.isfile(index.parent / name)}
     present = sorted(set(shards.values()) - absent)
     found = _files([index.parent / name for name in present], report)
     return check_index(index, shards, absent, found)
@@ -138,9 +142,11 @@ def check_index(
 ) -> Checkpoint:
     """What was found in the shards, each entry of the index checked against it."""
     report = found.report
+    held = Counter(shards.values())
     for name in sorted(absent):
-        held = sum(shard == name for shard in shards.values())
-        report.add("index", f"{index}: names {name} for {held} tensors; there is no such file")
+        report.add(
+            "index", f"{index}: names {name} for {held[name]} tensors; there is no such file"
+        )
     lost = {tensor for tensor, shard in shards.items() if shard in absent}
     for tensor, shard in shards.items():
         location = found.tensors.get(tensor)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 
 from linnet.diagnostics import PlanError
 
 LIMIT = 20
+_LONG, _COMPARED = 200, 2000
 
 
 @dataclass(slots=True)
@@ -61,5 +63,10 @@ class Report:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`; did you mean ...?` with the nearest known name, or nothing."""
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)
+    if len(name) > _LONG:
+        return ""
+    # Names much longer or shorter are not near, and comparing very many would take seconds.
+    near_in_length = (one for one in known if abs(len(one) - len(name)) <= len(name))
+    few = list(islice(near_in_length, _COMPARED))
+    near = difflib.get_close_matches(name, few, n=1, cutoff=0.7)
     return f"; did you mean `{near[0]}`?" if near else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 from collections import Counter
@@ -36,6 +37,10 @@ STORED = {
 }
 _STORED_NAMES = {name: stored for stored, name in STORED.items()}
 HEADER_LIMIT = 100_000_000
+# A tensor's entry has fewer than ten commas: several times as many as the largest model has.
+VALUE_LIMIT = 1 << 20
+MAX_AXES = 32
+SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
 
@@ -97,6 +102,10 @@ def _not_safetensors(start: bytes, length: int, size: int) -> str:
 
 def _parse(path: Path, header: bytes, report: Report) -> dict[str, Any] | None:
     repeated: list[str] = []
+    values = header.count(b",")
+    if values > VALUE_LIMIT:
+        report.add("files", f"{path}: has a header of {values:,} values; it may be forged")
+        return None
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         entries = dict(pairs)
@@ -137,6 +146,10 @@ def _location(
         return None
     if not _are_sizes(shape):
         report.add("files", f"{path}: `{name}` has the shape {shape!r}, not a list of sizes")
+        return None
+    if len(shape) > MAX_AXES or math.prod(shape) > 1 << 62:
+        large = f"{len(shape):,} axes" if len(shape) > MAX_AXES else "more elements than any file"
+        report.add("files", f"{path}: `{name}` has {large}")
         return None
     if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         report.add("files", f"{path}: `{name}` has the offsets {offsets!r}, not [start, end]")

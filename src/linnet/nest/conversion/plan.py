@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from linnet.diagnostics import NestError
-from linnet.nest.conversion.reader import ABSENT, Reader, Scalar, shown
+from linnet.nest.conversion.reader import ABSENT, MOST, Reader, Scalar, shown
 from linnet.nest.conversion.tables import COMMON, COMMON_MUSTS, INSTEAD, TABLES, Table
 
 DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+# Many times the deepest published model: each layer's parameters are written out to be compared.
+MOST_LAYERS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,8 @@ def plan(config: dict[str, Any], label: str, ignored: Collection[str] = ()) -> P
     model_type, table = _table(config, label)
     reader = Reader(config, table.family)
     for name, (keys, default) in table.sizes.items():
-        reader.generic(name, reader.size(*keys, default=default), *keys)
+        most = MOST_LAYERS if name == "Layers" else MOST
+        reader.generic(name, reader.size(*keys, default=default, most=most), *keys)
     for name, (keys, number) in table.constants.items():
         reader.constant(name, reader.number(*keys, default=number), *keys)
     for key, values in {**COMMON_MUSTS, **table.musts}.items():
@@ -140,7 +143,7 @@ def _dtype(reader: Reader) -> str | None:
     if value is ABSENT:
         return None
     name = value.removeprefix("torch.") if isinstance(value, str) else value
-    if name not in DTYPES:
+    if not isinstance(name, str) or name not in DTYPES:
         reader.problem(f"{reader.stated('dtype', 'torch_dtype')}: it must be {', '.join(DTYPES)}")
         return None
     reader.origins["T"] = ("dtype", "torch_dtype")

@@ -16,9 +16,26 @@ Scalar = int | float
 ABSENT: Any = object()
 
 
+# Sizes above it are no model's, and larger integers than the language's i32.
+MOST = (1 << 31) - 1
+# How many unknown keys are named.
+_UNKNOWN = 20
+
+
+def is_number(value: Any) -> bool:
+    """A finite number that a float can hold."""
+    try:
+        return type(value) in (int, float) and math.isfinite(value)
+    except OverflowError:
+        return False
+
+
 def shown(value: Any) -> str:
     """The value as JSON, cut where it is long."""
-    text = json.dumps(value)
+    try:
+        text = json.dumps(value)
+    except RecursionError:
+        text = f"a {type(value).__name__} of many levels"
     return text if len(text) <= 72 else f"{text[:68]} ..."
 
 
@@ -53,11 +70,14 @@ class Reader:
             self.problem(f"{self.stated(*given)}: two spellings of one setting that disagree")
         return values[0] if values else ABSENT
 
-    def size(self, *keys: str, default: int | None, least: int = 1) -> int:
-        """A whole number of at least `least`; `default` where the key is absent."""
+    def size(self, *keys: str, default: int | None, least: int = 1, most: int = MOST) -> int:
+        """A whole number from `least` to `most`; `default` where the key is absent."""
         value = self.get(*keys)
         if value is ABSENT and default is not None:
             return default
+        if type(value) is int and value > most:
+            self.problem(f"{self.stated(*keys)}: it must be {most:,} or less")
+            return default or least
         if type(value) is not int or value < least:
             self.problem(
                 f"{self.stated(*keys)}: it must be a whole number, {least} or more"
@@ -72,7 +92,7 @@ class Reader:
         value = self.get(*keys)
         if value is ABSENT:
             return default
-        if not self._is_number(value) or not value > above:
+        if not is_number(value) or not value > above:
             self.problem(f"{self.stated(*keys)}: it must be a number above {above:g}")
             return default
         return float(value)
@@ -128,19 +148,22 @@ class Reader:
     def leftover(self, inert: Collection[str], ignored: Collection[str]) -> None:
         """Every key that nothing has dealt with is a problem that names it."""
         known = [*inert, *self.seen]
-        for key, value in self.config.items():
-            # Null sets nothing, whatever the key is.
-            if key in self.seen or key in inert or key in ignored or value is None:
-                continue
+        # Null sets nothing, whatever the key is.
+        unknown = [
+            key
+            for key, value in self.config.items()
+            if not (key in self.seen or key in inert or key in ignored or value is None)
+        ]
+        for key in unknown[:_UNKNOWN]:
+            name = key if len(key) <= 72 else f"{key[:68]} ..."
             self.problem(
-                f"`{key}` is {shown(value)}: not a setting of {self.config.get('model_type')} that "
-                f"is known here, so it may change the model{did_you_mean(key, known)} "
-                f"(--ignore {key}, if it does not)"
+                f"`{name}` is {shown(self.config[key])}: not a setting of "
+                f"{self.config.get('model_type')} that is known here, so it may change the "
+                f"model{did_you_mean(key, known)} (--ignore {name}, if it does not)"
             )
+        if len(unknown) > _UNKNOWN:
+            self.problem(f"and {len(unknown) - _UNKNOWN:,} more keys that are not known here")
         for key in ignored:
             if key in self.seen or key in inert or key not in self.config:
                 where = "is a known setting" if key in known else "is not in the configuration"
                 self.problem(f"--ignore {key}: `{key}` {where}")
-
-    def _is_number(self, value: Any) -> bool:
-        return type(value) in (int, float) and math.isfinite(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from linnet.nest.conversion.reader import ABSENT, Reader, shown
+from linnet.nest.conversion.reader import ABSENT, Reader, is_number, shown
 
 # What each kind of scaling is stated by, beside `rope_type` and `rope_theta`.
 _KINDS: dict[str, tuple[str, ...]] = {
@@ -83,7 +83,7 @@ def scaling(reader: Reader, settings: dict[str, Any], name: str, kinds: tuple[st
         value = settings.pop(key, ABSENT)
         if value is ABSENT and key == "original_max_position_embeddings":
             value = reader.config.get("max_position_embeddings", ABSENT)
-        if type(value) not in (int, float) or not 0 < value < float("inf"):
+        if not is_number(value) or not value > 0:
             found = "is missing" if value is ABSENT else f"is {shown(value)}"
             reader.problem(f"`{name}.{key}` {found}: {shown(kind)} needs a number above 0")
             return
@@ -121,7 +121,7 @@ def _theta(
     if inside is ABSENT or inside is None:
         reader.constant(constant, beside or default, key)
         return
-    if type(inside) not in (int, float) or not 0 < inside < float("inf"):
+    if not is_number(inside) or not inside > 0:
         reader.problem(f"`{name}.rope_theta` is {shown(inside)}: it must be a number above 0")
         return
     if beside and beside != inside:

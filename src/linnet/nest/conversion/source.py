@@ -14,6 +14,7 @@ from linnet.weights import Checkpoint, open_checkpoint
 from linnet.weights.gguf_config import config_of
 
 CONFIG = "config.json"
+ADAPTER = "adapter_config.json"
 _LICENSE = re.compile(r"^license: *[\"']?([\w.+-]+)[\"']? *$", re.MULTILINE)
 
 
@@ -57,6 +58,7 @@ def of_repo(repo: str, published: Published) -> Source:
     """The checkpoint of a repository, as far as its headers say."""
     if not published.config:
         raise NestError(f"{page(repo)}: not a checkpoint: it has no {CONFIG}")
+    _no_adapter(page(repo), published)
     published.checkpoint.report.check(f"cannot read {published.name}")
     return Source(
         published.name,
@@ -91,6 +93,7 @@ def read_directory(directory: str | Path) -> Source:
             'model.save_pretrained("DIR", safe_serialization=True)'
         )
     found = local_checkpoint(place)
+    _no_adapter(str(place), found)
     found.checkpoint.report.check(f"cannot read {place}")
     return Source(
         place.name,
@@ -115,6 +118,16 @@ def read_gguf(file: Path) -> Source:
         directory=place.parent,
         license=license if isinstance(license, str) else None,
     )
+
+
+def _no_adapter(where: str, found: Published) -> None:
+    """The checkpoint is a model of its own, and not one that an adapter changes."""
+    if ADAPTER in found.others:
+        raise NestError(
+            f"{where}: {ADAPTER} says that an adapter changes the model, and transformers applies "
+            "it as it loads\n  merge it into the weights (peft: merge_and_unload) and save those, "
+            f"or remove {ADAPTER} to convert the model without it"
+        )
 
 
 def _license(directory: Path) -> str | None:

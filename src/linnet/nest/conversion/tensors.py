@@ -181,7 +181,7 @@ class _Binder:
     def _layer_count(self) -> int | None:
         """How many layers the checkpoint has, where it is not how many are stated."""
         patterns = [
-            re.compile(re.escape(name).replace(re.escape(_LAYER), "([0-9]+)"))
+            re.compile(re.escape(name).replace(re.escape(_LAYER), "([0-9]{1,9})"))
             for name in self.templates.values()
             if _LAYER in name
         ]
@@ -241,7 +241,7 @@ class _Binder:
         """The tensor belongs to a layer that only the settings, or only the checkpoint, has."""
         if count is None or _LAYER not in _template(name):
             return False
-        layer = re.search(r"(?<=\.)[0-9]+(?=\.)", name)
+        layer = re.search(r"(?<=\.)[0-9]{1,9}(?=\.)", name)
         return layer is not None and int(layer[0]) >= min(count, self.layers)
 
     # --- dtypes and shapes --------------------------------------------------------------------
