@@ -119,7 +119,7 @@ def test_the_page_lists_the_cards() -> None:
     assert list(rows) == [card.name for card in cards]
     for card in cards:
         positions = card.generics.get("MaxSeq") or card.generics["MaxPositions"]
-        said = [card.family, str(positions), card.generics["T"], card.license]
+        said = [card.package, str(positions), card.generics["T"], card.license]
         assert [rows[card.name][0], *rows[card.name][2:]] == said
 
 
