@@ -159,6 +159,9 @@ def model(name: str, **changes: Any) -> Any:
             norm = "norm" in path or ".ln_" in path or "LayerNorm" in path
             if path.endswith("bias") or (norm and tiny.family == "gemma3"):
                 parameter.copy_(0.1 * noise)
+            elif tiny.family == "gemma3" and "embed" in path:
+                # Scaled up on the way in, else the head would repeat each token.
+                parameter.copy_(0.05 * noise)
             else:
                 parameter.copy_(1 + 0.1 * noise if norm else 0.2 * noise)
     made.tie_weights()

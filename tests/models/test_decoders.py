@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from linnet import nest
+from linnet.diagnostics import PlanError
 from linnet.nest.card import Card
 from linnet.weights import expand_bindings, read_bindings
 
@@ -160,6 +161,16 @@ def test_forward(subject: Subject, run: Runner) -> None:
 def test_next_token(subject: Subject, run: Runner) -> None:
     tokens = families.tokens(2, 2, LENGTH)
     close(run("next_token", tokens), subject.logits(tokens)[:, -1])
+
+
+@pytest.mark.parametrize("subject", ["gpt2-inner"], indirect=True)
+@pytest.mark.parametrize("entry", ["forward", "next_token"])
+def test_a_sequence_that_learned_positions_have_no_room_for_is_refused(
+    entry: str, run: Runner
+) -> None:
+    run(entry, families.tokens(1, 1, ROOM))
+    with pytest.raises(PlanError, match=rf"{entry} requires S <= {ROOM}, .* S = {ROOM + 1}"):
+        run(entry, families.tokens(1, 1, ROOM + 1))
 
 
 # ---------------------------------------------------------------- a batch in step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -17,14 +18,15 @@ from . import tiny
 SPLIT: dict[str, int | str] = {**tiny.SIZES, "Batch": 1, "MaxSeq": 16}
 
 
-def shapes(source: Path, shards: int) -> dict[str, str]:
-    program = lower(check(Workspace(), source), generics={**SPLIT, "Shards": shards})
+def shapes(source: Path, shards: int, own: Mapping[str, int | str] | None = None) -> dict[str, str]:
+    generics = {**SPLIT, **(own or {}), "Shards": shards}
+    program = lower(check(Workspace(), source), generics=generics)
     verify(program)
     return {e.path: str(e.type) for e in program.manifest.entries}
 
 
-def halves(source: Path) -> None:
-    whole, half = shapes(source, 1), shapes(source, 2)
+def halves(source: Path, own: Mapping[str, int | str] | None = None) -> None:
+    whole, half = shapes(source, 1, own), shapes(source, 2, own)
     layer = "layers.*.attention"
     assert whole[f"{layer}.q_proj.weight"] == "Tensor[48, 48; f32]"
     assert half[f"{layer}.q_proj.weight"] == "Tensor[24, 48; f32]"
@@ -39,6 +41,12 @@ def halves(source: Path) -> None:
 
 def test_the_family_splits() -> None:
     halves(tiny.FAMILY)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family, own", [("qwen2", {}), ("qwen3", {"HeadDim": 8})])
+def test_the_families_beside_it_split(family: str, own: dict[str, int | str]) -> None:
+    halves(tiny.FAMILY.parent / family, own)
 
 
 @pytest.mark.slow
