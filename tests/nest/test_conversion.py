@@ -479,6 +479,14 @@ def test_a_gguf_file_stands_for_its_model(tmp_path: Path) -> None:
     assert nest.load(str(file)).state_dict()["norm.weight"].shape == (64,)
 
 
+def test_a_directory_whose_name_is_no_text(made: Made, tmp_path: Path) -> None:
+    place = made()
+    odd = place.rename(place.parent / "odd\udcff")
+    with pytest.raises(NestError, match="cannot be written"):
+        nest.convert(odd, output=tmp_path / "card")
+    assert not (tmp_path / "card").exists()
+
+
 def test_revisions(made: Made, tmp_path: Path) -> None:
     with pytest.raises(NestError, match="a local checkpoint has no revision"):
         nest.convert(made(), output=tmp_path / "card", revision="main")

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from linnet.diagnostics import LinnetError, NestError
-from linnet.nest.conversion import plan, read_directory
+from linnet.nest.card import ZOO, Card
+from linnet.nest.conversion import bind, convert, plan, read_directory
+from linnet.nest.resolve import resolve
 from linnet.weights import open_checkpoint, safetensors_index, write_safetensors
 
 from ..models import families
@@ -122,12 +124,43 @@ def test_an_adapter_beside_the_weights_would_change_the_model(tmp_path: Path) ->
 
 
 def test_a_layer_with_a_number_of_many_digits(tmp_path: Path) -> None:
-    from linnet.nest.card import ZOO
-    from linnet.nest.conversion import bind
-
     checkpoint(tmp_path)
     name = f"model.layers.{'9' * 5000}.input_layernorm.weight"
     write_safetensors(tmp_path / "model.safetensors", {name: np.zeros(2, np.float32)})
     source = read_directory(tmp_path)
     with pytest.raises(NestError, match="tensors that the checkpoint lacks"):
         bind(source, plan(source.config, "x"), ZOO / "families/llama", None)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"[" * 100_000, "cannot be read as JSON"),
+        (b"\xff\xfe", "cannot be read as JSON"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "cannot be read as JSON"),
+        (b"[]", "is not a JSON object"),
+        (b'{"x": [' + b"1," * 2_000_000 + b"1]}", "it is not read"),
+    ],
+)
+def test_configurations_that_are_none(tmp_path: Path, content: bytes, expected: str) -> None:
+    checkpoint(tmp_path)
+    (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(NestError, match=expected):
+        read_directory(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "~nobody-of-this-name/x", "a/" * 3000])
+def test_a_long_text_in_place_of_a_model(name: str, tmp_path: Path) -> None:
+    with pytest.raises(NestError):
+        resolve(name)
+    with pytest.raises(NestError, match="no such directory"):
+        convert(name, output=tmp_path / "card")
+    with pytest.raises(NestError):
+        convert(tmp_path, output=tmp_path / ("x" * 5000))
+
+
+@pytest.mark.parametrize("text", ["a = " + "[" * 5000, "a = " + "9" * 5000, "a = '\0'"])
+def test_cards_that_are_no_toml(text: str, tmp_path: Path) -> None:
+    (tmp_path / "nest.toml").write_text(text)
+    with pytest.raises(NestError, match="is not valid TOML"):
+        Card.read(tmp_path)

@@ -133,6 +133,16 @@ def test_what_is_no_proof(tmp_path: Path, text: str, expected: str) -> None:
         nest.verify_loading(tmp_path / "p.json")
 
 
+def test_entries_that_no_loading_wrote(tmp_path: Path) -> None:
+    _, proof = loaded(tmp_path)
+    document = json.loads(proof.read_text())
+    document["parameters"][0]["shape"] = [{}]
+    document["files"].append({"path": "a\0b", "size": 1})
+    proof.write_text(json.dumps(document))
+    first, second = nest.verify_loading(proof).problems
+    assert "embedded null byte" in first and "cannot be read as f32 [{}]" in second
+
+
 def test_arrays_in_memory_prove_nothing(tmp_path: Path) -> None:
     directory = write(tmp_path / "small")
     with pytest.raises(PlanError, match="comes from an array in memory, and a proof is of files"):

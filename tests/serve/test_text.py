@@ -253,6 +253,55 @@ def test_a_template_cannot_leave_its_sandbox(template: str) -> None:
         render(template + "{{ undefined.x }}" if "append" not in template else template)
 
 
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "ended"),
+        ("{% macro m(n) %}{{ m(n + 1) }}{% endmacro %}{{ m(1) }}", "recursion"),
+        ("{{ 'x' * 10 ** 10 }}", "too large"),
+        ("{{ 10 ** 10 ** 10 }}", "too large"),
+        ("{% for a in messages %}" * 30 + "{% endfor %}" * 30, "is not valid: too many"),
+    ],
+)
+def test_a_template_that_would_not_end(
+    template: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("linnet.serve.text.SECONDS", 0.2 if expected == "ended" else 9.0)
+    with pytest.raises(LinnetError, match=expected):
+        render(template)
+    assert render("{{ 'ab' * 3 ~ 2 * 3 ** 2 }}") == "ababab18"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("chat_template.jinja", b"\xff", r"chat_template\.jinja: cannot be read"),
+        ("tokenizer_config.json", b"[" * 100_000, "cannot be read as JSON"),
+        ("generation_config.json", b"\xff{}", "cannot be read as JSON"),
+    ],
+)
+def test_files_that_cannot_be_read(
+    hub_files: Path, name: str, content: bytes, expected: str
+) -> None:
+    (hub_files / name).write_bytes(content)
+    with pytest.raises(LinnetError, match=expected):
+        Text.load(hub_files)
+
+
+def test_odd_entries_of_the_files_name_nothing(hub_files: Path) -> None:
+    config = {"bos_token": {}, "chat_template": [{"name": []}, 1]}
+    (hub_files / "tokenizer_config.json").write_text(json.dumps(config))
+    (hub_files / "generation_config.json").write_text('{"eos_token_id": [-1, 1, true]}')
+    read = Text.load(hub_files)
+    assert read.special.get("bos_token") in (None, "") and read.template is None
+    assert read.eos == {1}
+
+
+def test_a_text_that_is_no_unicode() -> None:
+    with pytest.raises(LinnetError, match="the text is not valid UTF-8"):
+        text().encode("a\udcff")
+
+
 def test_a_broken_template_is_the_checkpoints_fault() -> None:
     with pytest.raises(LinnetError, match=r"the chat template of here is not valid: .*line 2"):
         render("\n{% if %}")

@@ -269,7 +269,7 @@ def test_every_entry_of_the_index_is_checked(shards: Callable[..., Path]) -> Non
     ("content", "expected"),
     [
         ("{", "cannot be read as JSON"),
-        ("[]", "has no object `weight_map`"),
+        ("[]", "is not a JSON object"),
         ('{"weight_map": {"a": "../one.safetensors"}}', "`a` lies in '../one.safetensors'"),
         ('{"weight_map": {"a": 3}}', "`a` lies in 3, not the name of a file"),
     ],

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from linnet.diagnostics import LinnetError
 
@@ -191,13 +191,9 @@ def _stated(path: Path) -> dict[str, Any]:
     """What a file of sentence-transformers says; nothing where it is not there."""
     if not path.is_file():
         return {}
-    try:
-        document: Any = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise LinnetError(f"{path}: cannot be read as JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise LinnetError(f"{path}: is not a JSON object")
-    return cast("dict[str, Any]", document)
+    from linnet.weights.objects import read_object
+
+    return read_object(path, LinnetError)
 
 
 def _load(args: argparse.Namespace, card: Card, files: WeightFiles | None) -> Any:

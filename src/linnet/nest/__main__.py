@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -37,6 +38,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("linnet.nest: stopped", file=sys.stderr)
         return 130
+    except Exception as error:
+        if os.environ.get("LINNET_DEBUG") == "1":
+            raise
+        print(
+            f"linnet.nest: {type(error).__name__}: {error}\nThis is a bug in Linnet; please report "
+            "it with this command line. LINNET_DEBUG=1 shows where it happened.",
+            file=sys.stderr,
+        )
+        return 70
 
 
 if __name__ == "__main__":

@@ -173,8 +173,9 @@ class Card:
 
 def find_card(name_or_dir: str | Path) -> Card:
     """The card of a directory given as such, else of a name: LINNET_NEST first, then the zoo's."""
-    given = Path(name_or_dir).expanduser()
-    if (given / MANIFEST).is_file():
+    # os.path: a long text in place of a name is that of no file, and no error of its own.
+    given = Path(os.path.expanduser(name_or_dir))
+    if os.path.isfile(given / MANIFEST):
         return Card.read(given)
     known = card_directories()
     name = str(name_or_dir)
@@ -183,7 +184,7 @@ def find_card(name_or_dir: str | Path) -> Card:
     if name in known:
         return Card.read(known[name])
     cards = f"cards: {', '.join(known) or 'none'}"
-    if given.is_dir():
+    if os.path.isdir(given):
         raise NestError(f"{given}: a directory without a card: it has no {MANIFEST}\n  {cards}")
     if len(given.parts) != 1 or isinstance(name_or_dir, Path):
         raise NestError(f"{given}: no such directory, and no card has a name like it\n  {cards}")
@@ -300,7 +301,7 @@ def _flag(value: Any) -> str | None:
 
 
 def _token(value: Any) -> str | None:
-    right = bool(value) if isinstance(value, str) else type(value) is int and value >= 0
+    right = bool(value) if isinstance(value, str) else type(value) is int and 0 <= value < 1 << 32
     return None if right else "a token's text or its id"
 
 
@@ -384,7 +385,7 @@ def _read(directory: Path) -> Card:
         raise NestError(f"{directory}: a directory without a card: it has no {MANIFEST}") from None
     except OSError as error:
         raise NestError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError, UnicodeDecodeError, ...
         raise NestError(f"{path}: is not valid TOML: {error}") from error
     problems: list[str] = []
     tables: dict[str, dict[str, Any]] = {}

@@ -23,6 +23,7 @@ from linnet.nest.progress import Notice, Progress, say, say_nothing, show_nothin
 from linnet.nest.web import Absent, Refused, Unavailable, download, read_json, read_range
 from linnet.weights.checkpoint import Checkpoint, check_index, from_headers, open_checkpoint
 from linnet.weights.location import Header, TensorLocation
+from linnet.weights.objects import read_object
 from linnet.weights.report import Report
 from linnet.weights.safetensors import (
     INDEX,
@@ -393,15 +394,7 @@ def _no_weights(files: Collection[str]) -> str:
 def _config(folder: Path) -> dict[str, Any]:
     """The directory's config.json; nothing where there is none."""
     path = folder / "config.json"
-    try:
-        document: Any = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise NestError(f"{path}: cannot be read as JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise NestError(f"{path}: is not a JSON object")
-    return cast("dict[str, Any]", document)
+    return read_object(path, NestError) if path.exists() else {}
 
 
 @contextmanager

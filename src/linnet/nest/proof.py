@@ -180,8 +180,8 @@ def _open(entry: dict[str, Any], problems: list[str]) -> Checkpoint | None:
     path = Path(entry["path"])
     try:
         size = path.stat().st_size
-    except OSError as error:
-        problems.append(f"{path}: {error.strerror or error}")
+    except (OSError, ValueError) as error:  # a name that no file has is a ValueError
+        problems.append(f"{path}: {getattr(error, 'strerror', None) or error}")
         return None
     if size != entry["size"]:
         problems.append(f"{path}: has {size:,} bytes, {entry['size']:,} when it was loaded")
@@ -221,7 +221,7 @@ def _difference(entry: dict[str, Any], checkpoint: Checkpoint) -> str:
     slot = Slot(entry["path"], tuple(entry["shape"]), entry["dtype"])
     try:
         array = Bound(slot, at, cast=at.dtype != slot.dtype).read()
-    except (KeyError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         return f"{named} cannot be read as {slot.dtype} {entry['shape']}: {error}"
     digest = _array_digest(array)
     at.release()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,17 +35,17 @@ def resolve(
     """
     if isinstance(name_or_dir, Card):
         return name_or_dir
-    place = Path(name_or_dir).expanduser()
-    if (place / CONFIG).is_file() and not (place / MANIFEST).is_file():
+    place = Path(os.path.expanduser(name_or_dir))
+    if os.path.isfile(place / CONFIG) and not os.path.isfile(place / MANIFEST):
         from linnet.nest.conversion import read_directory
 
         return converted(read_directory(place), notice)
-    if place.suffix == ".gguf" and place.is_file():
+    if place.suffix == ".gguf" and os.path.isfile(place):
         from linnet.nest.conversion import read_gguf
 
         return converted(read_gguf(place), notice)
     named = parse_repo(name_or_dir) if isinstance(name_or_dir, str) else None
-    if named is not None and not place.exists():
+    if named is not None and not os.path.exists(place):
         return _of_repo(*named, notice, progress)
     return find_card(name_or_dir)
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NoReturn
+from types import FrameType
+from typing import Any, NoReturn, TypeGuard
 
 import jinja2
 import jinja2.ext
@@ -20,6 +24,7 @@ from tokenizers import Tokenizer
 from linnet.diagnostics import LinnetError
 from linnet.serve.vocabulary import tokenizer_of
 from linnet.weights import gguf_metadata
+from linnet.weights.objects import read_object
 
 Message = Mapping[str, Any]
 _SPECIAL = (
@@ -33,6 +38,8 @@ _SPECIAL = (
 )
 _BROKEN = "\ufffd"
 NOTHING = -1
+SECONDS = 10.0
+_LARGE = 1 << 24
 """As `Text.begin`: nothing stands before plain text."""
 
 
@@ -76,7 +83,10 @@ class Text:
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """The ids of a text; with `special`, what the tokenizer puts around one (a begin token)."""
         around = special and self.begin != NOTHING
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=around).ids
+        try:
+            ids: list[int] = self.tokenizer.encode(text, add_special_tokens=around).ids
+        except TypeError as error:  # the only str that the library refuses
+            raise LinnetError(f"the text is not valid UTF-8: {text!r:.60}") from error
         if around and self.begin is not None and ids[:1] != [self.begin]:
             ids.insert(0, self.begin)
         if self.vocab is not None and ids and max(ids) >= self.vocab:
@@ -100,15 +110,17 @@ class Text:
             raise LinnetError(f"{self.origin} has no chat template; give the model plain text")
         values = {"tools": None, "documents": None, **self.special, **variables}
         try:
-            return _compiled(self.template).render(
-                messages=list(messages), add_generation_prompt=add_generation_prompt, **values
-            )
-        except jinja2.TemplateSyntaxError as error:
+            with _ending(SECONDS):
+                return _compiled(self.template).render(
+                    messages=list(messages), add_generation_prompt=add_generation_prompt, **values
+                )
+        except (jinja2.TemplateSyntaxError, SyntaxError) as error:
             raise LinnetError(
                 f"the chat template of {self.origin} is not valid: {error} (line {error.lineno})"
             ) from error
-        except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
-            raise ChatError(f"the chat template of {self.origin} refuses: {error}") from error
+        except Exception as error:  # whatever its expressions raise
+            reason = str(error) or type(error).__name__
+            raise ChatError(f"the chat template of {self.origin} refuses: {reason}") from error
 
     def encode_chat(
         self, messages: Sequence[Message], *, add_generation_prompt: bool = True, **variables: Any
@@ -227,11 +239,11 @@ def _from_json(files: Mapping[str, Path]) -> Text:
         if configured := _object(files.get(name)):
             ends: Any = configured.get("eos_token_id")
             ends = ends if isinstance(ends, list) else [ends]
-            stated |= {one: name for one in ends if type(one) is int}
+            stated |= {one: name for one in ends if _is_id(one)}
             break
     template = _template(config.get("chat_template"))
     if "chat_template.jinja" in files:
-        template = files["chat_template.jinja"].read_text("utf-8")
+        template = _read(files["chat_template.jinja"])
     return Text(tokenizer, frozenset(stated), template, special, str(path.parent), stated)
 
 
@@ -248,35 +260,39 @@ def _from_gguf(path: Path) -> Text:
             special[name] = text
     keys = [f"tokenizer.ggml.{key}_token_id" for key in ("eos", "eot", "eom")]
     ends = {metadata.get(key): f"its {key}" for key in keys}
-    stated = {end: key for end, key in ends.items() if type(end) is int}
+    stated = {end: key for end, key in ends.items() if _is_id(end)}
     template: Any = metadata.get("tokenizer.chat_template")
     if template is not None and not isinstance(template, str):
         raise LinnetError(f"{path}: `tokenizer.chat_template` is not a string")
     return Text(tokenizer, frozenset(stated), template, special, str(path), stated)
 
 
-def _object(path: Path | None) -> dict[str, Any]:
-    if path is None:
-        return {}
+def _read(path: Path) -> str:
     try:
-        document: Any = json.loads(path.read_text("utf-8"))
+        return path.read_text("utf-8")
     except (OSError, ValueError) as error:
-        raise LinnetError(f"{path}: cannot be read as JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise LinnetError(f"{path}: is not a JSON object")
-    return document
+        raise LinnetError(f"{path}: cannot be read: {error}") from error
+
+
+def _object(path: Path | None) -> dict[str, Any]:
+    return {} if path is None else read_object(path, LinnetError)
 
 
 def _content(token: Any) -> str:
     """A special token as text: it is written plain, or as an object with its flags."""
-    return str(token["content"]) if isinstance(token, dict) else str(token)
+    return str(token.get("content", "")) if isinstance(token, dict) else str(token)
+
+
+def _is_id(value: Any) -> TypeGuard[int]:
+    """A number that a token can have; -1 stands for none."""
+    return type(value) is int and 0 <= value < 1 << 32
 
 
 def _template(stated: Any) -> str | None:
     """The default one where a checkpoint has several."""
     if isinstance(stated, list):
-        named = {one.get("name"): one.get("template") for one in stated if isinstance(one, dict)}
-        stated = named.get("default")
+        named = [one for one in stated if isinstance(one, dict) and one.get("name") == "default"]
+        stated = named[0].get("template") if named else None
     return stated if isinstance(stated, str) else None
 
 
@@ -293,10 +309,47 @@ class _Generation(jinja2.ext.Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Strings and numbers grow no further by one operation than a conversation does."""
+
+    intercepted_binops = frozenset(("*", "**"))
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        first, second = map(_extent, (left, right))
+        large = first * second > _LARGE if operator == "*" else first > _LARGE or second > 64
+        if large:
+            raise jinja2.TemplateError(f"`{operator}` makes something too large")
+        return super().call_binop(context, operator, left, right)
+
+
+def _extent(value: Any) -> int:
+    if isinstance(value, int):
+        return abs(value)
+    return len(value) if hasattr(value, "__len__") else 0
+
+
+@contextmanager
+def _ending(seconds: float) -> Iterator[None]:
+    """What runs here ends, or is ended after so long: a template may loop as it likes."""
+    end = time.monotonic() + seconds
+
+    def look(frame: FrameType, event: str, value: Any) -> Any:
+        if time.monotonic() > end:
+            raise jinja2.TemplateError(f"it has not ended after {seconds:g} seconds")
+        return look
+
+    before = sys.gettrace()
+    sys.settrace(look)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
 @lru_cache(maxsize=8)
 def _compiled(template: str) -> jinja2.Template:
     """The template in a sandbox, with the settings and functions that published ones expect."""
-    environment = ImmutableSandboxedEnvironment(
+    environment = _Sandbox(
         trim_blocks=True,
         lstrip_blocks=True,
         extensions=[_Generation, jinja2.ext.loopcontrols],

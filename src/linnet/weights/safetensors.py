@@ -16,6 +16,7 @@ import numpy as np
 from linnet.diagnostics import PlanError
 from linnet.weights.arrays import DTYPES, Array, as_array, byte_count, dtype_name
 from linnet.weights.location import Header, MappedFile, TensorLocation, check_layout
+from linnet.weights.objects import VALUE_LIMIT, read_object
 from linnet.weights.report import Report
 
 STORED = {
@@ -37,8 +38,6 @@ STORED = {
 }
 _STORED_NAMES = {name: stored for stored, name in STORED.items()}
 HEADER_LIMIT = 100_000_000
-# A tensor's entry has fewer than ten commas: several times as many as the largest model has.
-VALUE_LIMIT = 1 << 20
 MAX_AXES = 32
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -176,13 +175,10 @@ def _are_sizes(value: object) -> TypeGuard[list[int]]:
 def read_index(path: Path, report: Report) -> dict[str, str] | None:
     """The index's map from tensor to shard, or None and a problem."""
     try:
-        document: Any = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        report.add("index", f"{path}: cannot be read as JSON: {error}")
+        shards: Any = read_object(path, PlanError).get("weight_map")
+    except PlanError as error:
+        report.add("index", str(error))
         return None
-    shards: Any = (
-        cast("dict[str, Any]", document).get("weight_map") if isinstance(document, dict) else None
-    )
     if not isinstance(shards, dict):
         report.add("index", f"{path}: has no object `weight_map` from tensor to file")
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +42,7 @@ def read_source(
 ) -> Source:
     """The checkpoint in a directory or GGUF file, or else of the Hub: `org/name@revision`."""
     named = parse_repo(source) if isinstance(source, str) else None
-    if named is None or Path(source).exists():
+    if named is None or os.path.exists(source):
         if revision is not None:
             raise NestError(
                 f"{source}: a local checkpoint has no revision: --revision is for the Hub"
@@ -76,8 +77,8 @@ def read_directory(directory: str | Path) -> Source:
 
     Raises NestError where the directory is not a checkpoint, PlanError where its files are broken.
     """
-    place = Path(directory).expanduser().resolve()
-    if not place.is_dir():
+    place = Path(os.path.realpath(os.path.expanduser(directory)))
+    if not os.path.isdir(place):
         raise NestError(f"{directory}: no such directory")
     if not (place / CONFIG).is_file():
         raise NestError(
@@ -108,7 +109,7 @@ def read_directory(directory: str | Path) -> Source:
 def read_gguf(file: Path) -> Source:
     """The checkpoint that a GGUF file was made from, by its metadata and header."""
     checkpoint = open_checkpoint(file)
-    place = file.expanduser().resolve()
+    place = Path(os.path.realpath(file))
     license = checkpoint.metadata.get("general.license")
     return Source(
         place.stem,

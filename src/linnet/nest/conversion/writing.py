@@ -22,11 +22,11 @@ README = "README.md"
 
 def free(output: str | Path) -> Path:
     """The directory to write: it does not exist yet, or is empty."""
-    place = Path(output).expanduser()
-    if place.is_dir():
+    place = Path(os.path.expanduser(output))
+    if os.path.isdir(place):
         if any(place.iterdir()):
             raise NestError(f"{output}: is not empty; name a new directory")
-    elif place.exists() or place.is_symlink():
+    elif os.path.lexists(place):
         raise NestError(f"{output}: is a file; name a new directory")
     return place.absolute()
 
@@ -45,8 +45,9 @@ def write(output: Path, name: str, source: Source, plan: Plan, bindings: Binding
         if output.is_dir():
             output.rmdir()
         os.replace(place, output)
-    except OSError as error:
-        raise NestError(f"{output}: cannot be written: {error.strerror or error}") from error
+    except (OSError, ValueError) as error:  # a name that is no UTF-8 is a ValueError
+        reason = getattr(error, "strerror", None) or error
+        raise NestError(f"{output}: cannot be written: {reason}") from error
     finally:
         if place is not None:
             shutil.rmtree(place, ignore_errors=True)
