@@ -121,6 +121,12 @@ def test_json_says_all(run: Run, original: Path) -> None:
     assert document["finish_reason"] == "length"
 
 
+def test_options_may_stand_before_the_prompt(run: Run, original: Path) -> None:
+    status, out, _ = run(original, "--max-new-tokens", 3, TEXT, "--raw")
+    assert status == 0
+    assert out.split() == [f"w{i}" for i in greedy(3)]
+
+
 def test_the_prompt_may_come_from_standard_input(
     run: Run, original: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

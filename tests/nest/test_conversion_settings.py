@@ -282,7 +282,8 @@ def test_words() -> None:
     )
     assert refusal(SMOLLM2, model_type="mamba") == (
         'cannot convert here: its `model_type` is "mamba", which no package of the zoo computes\n'
-        f"  the zoo converts {', '.join(TABLES)}"
+        f"  the zoo converts {', '.join(TABLES)}\n"
+        "  (docs/nest.md, `A family of your own`, writes a package and a card for another)"
     )
     assert "gemma3_text" in refusal(GEMMA3, model_type="gemma3")
     assert "states no `model_type`" in refusal(without(GPT2, "model_type"))

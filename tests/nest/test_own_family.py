@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -70,11 +71,16 @@ def test_transformers_says_the_same(card: Path, capsys: pytest.CaptureFixture[st
     from transformers import Olmo2Config, Olmo2ForCausalLM
 
     torch.manual_seed(0)
-    sizes = {"vocab_size": VOCAB, "hidden_size": H, "intermediate_size": INNER}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": LAYERS}
-    theirs = Olmo2ForCausalLM(
-        Olmo2Config(**sizes, **heads, max_position_embeddings=64, initializer_range=0.2)
-    )
+    config: dict[str, Any] = {
+        "vocab_size": VOCAB,
+        "hidden_size": H,
+        "intermediate_size": INNER,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 64,
+    }
+    theirs = Olmo2ForCausalLM(Olmo2Config(**config, initializer_range=0.2))
     checkpoint = _file(card).parent
     theirs.save_pretrained(checkpoint)
     assert main(["nest", "validate", str(card), "--weights", str(checkpoint)]) == 0

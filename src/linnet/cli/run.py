@@ -26,7 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
     add_model_arguments(parser, new_tokens=256)
-    parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="what to ask")
+    prompt = parser.add_argument("prompt", metavar="[PROMPT]", help="what to ask")
+    # Not `nargs="?"`: argparse would take it for absent where an option follows MODEL.
+    prompt.required = False
     parser.add_argument("--raw", action="store_true", help="no chat template: continue the prompt")
     parser.add_argument("--json", action="store_true", help="one JSON document at the end instead")
 

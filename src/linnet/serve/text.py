@@ -75,9 +75,14 @@ class Text:
         if ggufs:
             return _from_gguf(ggufs[0])
         found = ", ".join(sorted(files)) or "nothing"
+        folder = place if isinstance(place, str | Path) else None
+        for path in files.values():
+            folder = folder or path.parent
         raise LinnetError(
             f"no tokenizer: neither tokenizer.json nor a .gguf file is among {found}"
-            + (f" in {place}" if isinstance(place, str | Path) else "")
+            + (f" in {folder}" if folder is not None else "")
+            + "\n  a model that reads and writes text needs the tokenizer.json of its checkpoint "
+            "beside its weights"
         )
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:

@@ -13,6 +13,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "verify": ("linnet.nest.commands.verify", "check a proof of loading against the files"),
     "index": ("linnet.nest.commands.index", "the catalogue of a zoo, as JSON"),
     "preview": ("linnet.nest.commands.preview", "drawings of cards' main entries, light and dark"),
-    "sample": ("linnet.nest.commands.sample", "samples.json of a card, beside transformers"),
+    "sample": ("linnet.nest.commands.sample", "a card's samples.json, beside transformers"),
     "validate": ("linnet.nest.commands.validate", "a card's figures, beside transformers"),
 }

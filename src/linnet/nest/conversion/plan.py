@@ -107,7 +107,8 @@ def _table(config: dict[str, Any], label: str) -> tuple[str, Table]:
     if model_type not in TABLES:
         raise NestError(
             f'cannot convert {label}: its `model_type` is "{model_type}", which no package of the '
-            f"zoo computes\n  {known}"
+            f"zoo computes\n  {known}\n"
+            "  (docs/nest.md, `A family of your own`, writes a package and a card for another)"
         )
     return model_type, TABLES[model_type]
 
