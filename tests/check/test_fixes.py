@@ -190,3 +190,28 @@ def test_two_fixes_of_one_place_follow_each_other() -> None:
     fixed = fix(found, lambda _: path)
     assert fixed.texts == {path: "module a\n// a\n// b\n// c\n"}
     assert [d.message for d in fixed.applied] == ["// a\n", "// b\n", "// c\n"]
+
+
+def test_clauses_that_help_only_together_are_said_together() -> None:
+    """`Heads % K == 0` proves nothing while `K` may be 0."""
+    text = """module a
+
+block Inner<K: Dim, Q: Dim, D: Dim>
+where
+    K > 0,
+    Q % K == 0,
+    D % 2 == 0
+{
+    param weight: Tensor[D; f32]
+}
+
+block Outer<H: Dim, Heads: Dim, K: Dim>
+where Heads > 0 {
+    sub inner: Inner<K, Heads, H / Heads>
+}
+"""
+    [finding] = check_text(text).findings.sorted()
+    assert finding.help is not None
+    assert finding.help.text == "add `where K > 0, Heads % K == 0, H / Heads % 2 == 0`"
+    after = check_text(applied(text, finding)).findings.sorted()
+    assert not [found for found in after if found.code.startswith("E")], after

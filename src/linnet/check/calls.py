@@ -31,7 +31,7 @@ from linnet.check.expect import (
     default_type,
     described,
     info_of,
-    missing_clause,
+    missing_clauses,
     negative_at,
     report_mismatch,
     settle,
@@ -430,13 +430,13 @@ def prove_instance(
         message += f", which does not hold{shown}"
     else:
         message += ", which could not be proved"
-    missing = [missing_clause(scope, scope.known.verdict(g), g) for _, g in failed]
+    missing = missing_clauses(scope.known, [goal for _, goal in failed])
     scope.report(
         "E2206",
         message,
         at,
         related=tuple(Label(c.span, "required here") for c, _ in failed),
-        help=None if None in missing else where_help(scope, [m for m in missing if m]),
+        help=None if missing is None else where_help(scope, missing),
         counterexample=broken_at(verdict, goal),
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from linnet.check.analysis import BlockInfo, PreludeCall
-from linnet.check.scope import ClauseHelp, Scope
+from linnet.check.scope import ClauseHelp, Known, Scope
 from linnet.core import rules
 from linnet.core.rules import Broken, Obligation
 from linnet.diagnostics import Counterexample, Edit, Help, Label
@@ -195,18 +195,34 @@ def broken_at(verdict: Verdict, goal: Relation) -> Counterexample | None:
 
 def clause_help(scope: Scope, verdict: Verdict, goal: Relation) -> Help | None:
     """A `where` clause that would make a goal provable, as an edit where it can be placed."""
-    clause = missing_clause(scope, verdict, goal)
+    clause = missing_clause(scope.known, verdict, goal)
     return where_help(scope, [clause]) if clause is not None else None
 
 
-def missing_clause(scope: Scope, verdict: Verdict, goal: Relation) -> Relation | None:
+def missing_clauses(known: Known, goals: Sequence[Relation]) -> list[Relation] | None:
+    """Clauses that together would make all the goals provable; None where one has no clause."""
+    each = [missing_clause(known, known.verdict(goal), goal) for goal in goals]
+    if None not in each:
+        return [clause for clause in each if clause is not None]
+    found: list[Relation] = []  # `Heads % K == 0` is of help only where `K > 0` is there before it
+    for goal in goals:
+        if not known.proves(goal):
+            clause = missing_clause(known, known.verdict(goal), goal)
+            if clause is None:
+                return None
+            found.append(clause)
+            known = Known([*known.facts.relations, clause], doubts=known.doubts)
+    return found
+
+
+def missing_clause(known: Known, verdict: Verdict, goal: Relation) -> Relation | None:
     """The simplest clause that would make a goal provable.
 
     That two sizes are equal is no clause to suggest when they are known to differ somewhere.
     """
     found = verdict.suggestions if isinstance(verdict, Unproved) else ()
     if isinstance(verdict, Refuted) and goal.names():
-        found = scope.known.suggestions(goal)
+        found = known.suggestions(goal)
     # `N == 1` proves much and is rarely meant.
     clauses = [c for c in found if c.op != "==" or c.right.constant in (None, 0)]
     if not clauses or (isinstance(verdict, Refuted) and _same_size(clauses[0])):
