@@ -125,6 +125,23 @@ pub block Model<Words: Dim, Width: Dim> {
 }
 """
 
+ODD = """
+module odd
+
+block Model<N: Dim> {
+    pub entry forward<S: Dim>(x: Tensor[S; f32]) -> Tensor[S; f32] {
+        var y = x
+        static for i in 0..N / 2 {
+            y = y + y
+        }
+        static for i in 0..N % 2 {
+            y = y * y
+        }
+        return y
+    }
+}
+"""
+
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Program:
@@ -200,10 +217,10 @@ def test_states_are_boxes_that_are_written_back(small: Program) -> None:
 
 
 def test_a_cache_that_is_read_and_written_at_once_has_two_heads(llama: Program) -> None:
-    graph = build(llama, "decode", expand=2)
+    graph = build(llama, "decode", expand=4)
     names = {n.id: n.label for n in graph.nodes}
     both = [(names[e.src], names[e.dst]) for e in graph.edges if e.both]
-    assert both == [("cache_k", "write_at"), ("cache_v", "write_at")]
+    assert both == [("keys", "write_span"), ("values", "write_span")]
 
 
 def test_a_free_function_and_what_only_changes_the_form(small: Program) -> None:
@@ -221,6 +238,18 @@ def test_an_entry_that_a_trait_provides(tmp_path: Path) -> None:
     assert ("embedding", "[:, S - 1, :]", "[B, S, Width]") in edges(graph)
     assert ("linear", "result", "[B, Words]") in edges(graph)
     assert {n.label: n.sublabel for n in graph.nodes}["linear"] == "embedding.weight"
+
+
+def test_a_loop_that_never_runs_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "odd.linnet"
+    path.write_text(ODD.lstrip())
+    program = load_program(path)
+    frames = {n: [g.label for g in build(program, generics={"N": n}).groups] for n in (4, 5)}
+    assert frames == {4: ["× 2"], 5: ["× 2", "× 1"]}
+    graph = build(program, generics={"N": 4})
+    assert labels(graph) == ["x", "+", "result"]
+    assert edges(graph) == {("x", "+", "[S]"), ("+", "result", "[S]")}
+    assert [g.label for g in build(program).groups] == ["× N / 2", "× N % 2"]
 
 
 def test_what_cannot_be_drawn_is_said(small: Program) -> None:

@@ -239,7 +239,7 @@ class Tracer:
                 case tree.Assign(name=name, value=value):
                     self.assign(scope, name, value)
                 case tree.For():
-                    self.loop(scope, stmt)
+                    self.loop(scope, stmt, drawn_if_never=False)
                 case tree.While(condition=condition, body=body):
                     self.value(scope, condition)
                     self.inside(f"while {short(condition)}", scope, body)
@@ -277,7 +277,8 @@ class Tracer:
         self.group = before
         return value
 
-    def loop(self, scope: Scope, stmt: tree.For) -> Value:
+    def loop(self, scope: Scope, stmt: tree.For, *, drawn_if_never: bool = True) -> Value:
+        """The loop's frame; one that never runs has none, unless its value is wanted."""
         bounds = self.analysis.ranges.get(stmt)
         if bounds is not None:
             count = bounds[1] - bounds[0]
@@ -289,6 +290,8 @@ class Tracer:
             element = Instance(array.type, f"{array.path}.*")
             scope.env[self.analysis.symbols[stmt.name]] = element
         turns = count.substitute(dim_bindings(scope.bindings)).substitute(self.sizes)
+        if turns.constant == 0 and not drawn_if_never:
+            return None
         return self.inside(f"× {turns}", scope, stmt.body)
 
     # ------------------------------------------------------------ expressions
