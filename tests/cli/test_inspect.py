@@ -127,3 +127,12 @@ def test_cards(capsys: pytest.CaptureFixture[str]) -> None:
     assert document["totals"]["param"]["elements"] == 134_515_008 + 49152 * 576
     assert main(["inspect", "--parameters", "--bind", "Layers=2", "--", name]) == 0
     assert "Tensor[576; bf16] x 2\n" in capsys.readouterr().out
+
+
+def test_a_checkpoint_is_no_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert main(["inspect", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == (
+        f"linnet: {tmp_path}: a checkpoint, which holds no program: `linnet nest convert "
+        f"{tmp_path} -o DIR` makes a card of it\n"
+    )

@@ -238,6 +238,12 @@ def test_unknown_names(tmp_path: Path) -> None:
 # --- the cards of the package -----------------------------------------------------------------
 
 
+def test_a_checkpoint_is_no_card(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(NestError, match=r"`linnet nest convert .* -o DIR` makes a card of a"):
+        find_card(tmp_path)
+
+
 @pytest.mark.parametrize("name", card_directories())
 def test_the_packages_cards_are_whole(name: str) -> None:
     read = find_card(name)

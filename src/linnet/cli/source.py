@@ -14,7 +14,7 @@ from linnet.cli import USAGE
 from linnet.diagnostics import LinnetError, NestError, PlanError
 from linnet.ir import Program, Value, parse_binding, program_of
 from linnet.policy import POLICIES
-from linnet.workspace import Workspace
+from linnet.workspace import MANIFEST, Workspace
 
 if TYPE_CHECKING:
     from linnet.nest.card import Card
@@ -125,6 +125,11 @@ def bindings(words: list[str]) -> dict[str, Value]:
 def card_of(place: str) -> Card | None:
     """The card that FILE names; None where it is a source file or a package."""
     if Path(place).exists() and not (Path(place) / CARD).is_file():
+        if (Path(place) / "config.json").is_file() and not (Path(place) / MANIFEST).is_file():
+            raise LinnetError(
+                f"{place}: a checkpoint, which holds no program: `linnet nest convert {place} "
+                "-o DIR` makes a card of it"
+            )
         return None
     from linnet.nest.card import find_card
 

@@ -185,7 +185,11 @@ def find_card(name_or_dir: str | Path) -> Card:
         return Card.read(known[name])
     cards = f"cards: {', '.join(known) or 'none'}"
     if os.path.isdir(given):
-        raise NestError(f"{given}: a directory without a card: it has no {MANIFEST}\n  {cards}")
+        convert = f"\n  `linnet nest convert {given} -o DIR` makes a card of a checkpoint"
+        hint = convert if (given / "config.json").is_file() else ""
+        raise NestError(
+            f"{given}: a directory without a card: it has no {MANIFEST}{hint}\n  {cards}"
+        )
     if len(given.parts) != 1 or isinstance(name_or_dir, Path):
         raise NestError(f"{given}: no such directory, and no card has a name like it\n  {cards}")
     near = difflib.get_close_matches(name, known, n=2, cutoff=0.6)
