@@ -244,6 +244,8 @@ def test_ours_and_theirs_say_the_same(card: Card, capsys: pytest.CaptureFixture[
 DECODER: dict[str, int | str] = {"Vocab": 96, "H": 48, "Heads": 6, "KvHeads": 2, "Inner": 80}
 SMALL: dict[str, tuple[dict[str, int | str], int]] = {
     "llama": (DECODER, 2),
+    "llama_fp8": (DECODER, 2),
+    "gpt_oss": (DECODER | {"H": 64, "Inner": 32, "HeadDim": 16, "Experts": 6}, 2),
     "qwen2": (DECODER, 2),
     "qwen3": (DECODER | {"HeadDim": 16}, 2),
     "phi3": (DECODER, 2),

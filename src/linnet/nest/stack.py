@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 from linnet.diagnostics import NestError
 from linnet.dims import Dim
 from linnet.loading import load_source, slots_of
+from linnet.nest import quantised
 from linnet.nest.card import Card
 from linnet.weights import expand_bindings, open_checkpoint, read_bindings
 
 if TYPE_CHECKING:
     import torch
 
+    from linnet.weights import Checkpoint
     from linnet.weights.checkpoint import Weights
 
 CONFIG = "config.json"
@@ -144,10 +146,13 @@ def random_stack(settings: Settings, seed: int) -> tuple[Stack, dict[str, Any]]:
                 parameter.zero_()
             noise = torch.empty(parameter.shape).normal_(generator=source)
             parameter.add_(noise.mul_(scale))
-    own = model.state_dict()
-    arrays = {
-        name: own[_own_name(model, own, name)].numpy() for name in set(settings.tensors.values())
-    }
+    own, names = model.state_dict(), set(settings.tensors.values())
+    arrays: dict[str, Any] = {}
+    for name in sorted(names):
+        if (theirs := quantised.own_name(name, names)) is not None:
+            array = own[_own_name(model, own, theirs)].numpy()
+            arrays |= quantised.stored(name, names, array)
+    _fill(settings, model, open_checkpoint(arrays))
     return Stack(model, _described(model, f"random weights of seed {seed}")), arrays
 
 
@@ -232,26 +237,32 @@ def _of_config(settings: Settings) -> Any:
 
 def _filled(settings: Settings, weights: Weights, what: str) -> Stack:
     """The card's model in transformers with these tensors."""
+    model = _of_config(settings)
+    _fill(settings, model, open_checkpoint(weights))
+    return Stack(model, _described(model, what))
+
+
+def _fill(settings: Settings, model: Any, checkpoint: Checkpoint) -> None:
+    """Every parameter of transformers' model has the values of the card's tensors."""
     import torch
 
-    checkpoint = open_checkpoint(weights)
-    model = _of_config(settings)
-    own = model.state_dict()
+    own, names = model.state_dict(), set(settings.tensors.values())
     filled: set[int] = set()
-    with torch.no_grad():
-        for name in sorted(set(settings.tensors.values())):
-            if name not in checkpoint.tensors:
-                raise NestError(f"{settings.card.name}: the checkpoint has no tensor {name}")
-            target = own[_own_name(model, own, name)]
-            array = checkpoint.tensors[name].read("f32")
+    for name in sorted(names):
+        if name not in checkpoint.tensors:
+            raise NestError(f"{settings.card.name}: the checkpoint has no tensor {name}")
+        if (theirs := quantised.own_name(name, names)) is None:
+            continue
+        target = own[_own_name(model, own, theirs)]
+        array = quantised.values(name, names, lambda at, kind: checkpoint.tensors[at].read(kind))
+        with torch.no_grad():
             target.copy_(torch.from_numpy(array))
-            filled.add(target.data_ptr())
+        filled.add(target.data_ptr())
     parts = model.named_parameters()
     left = [name for name, at in parts if at.data_ptr() not in filled and "pooler." not in name]
     if left:
         listed = ", ".join(left[:5])
         raise NestError(f"{settings.card.name}: nothing fills {listed} of {type(model).__name__}")
-    return Stack(model, _described(model, what))
 
 
 def _own_name(model: Any, own: Mapping[str, torch.Tensor], name: str) -> str:
@@ -394,6 +405,30 @@ def _gemma3(settings: Settings, transformers: Any) -> Any:
     )
 
 
+def _gpt_oss(settings: Settings, transformers: Any) -> Any:
+    return transformers.GptOssConfig(
+        **_decoder(settings),
+        head_dim=_head_dim(settings),
+        num_local_experts=settings.size("Experts"),
+        num_experts_per_tok=settings.size("TopK"),
+        rms_norm_eps=settings.number("EPS", 1e-5),
+        sliding_window=int(settings.number("WINDOW", 128)),
+        swiglu_alpha=settings.number("ALPHA", 1.702),
+        swiglu_limit=settings.number("LIMIT", 7.0),
+        rope_parameters={
+            "rope_type": "yarn",
+            "rope_theta": settings.number("THETA", 150000.0),
+            "factor": settings.number("FACTOR", 32.0),
+            "beta_fast": settings.number("BETA_FAST", 32.0),
+            "beta_slow": settings.number("BETA_SLOW", 1.0),
+            "truncate": False,
+            "original_max_position_embeddings": int(
+                settings.number("ORIGINAL_MAX_POSITION_EMBEDDINGS", 4096.0)
+            ),
+        },
+    )
+
+
 def _bert(settings: Settings, transformers: Any) -> Any:
     common = {
         "vocab_size": settings.size("Vocab"),
@@ -413,11 +448,13 @@ def _bert(settings: Settings, transformers: Any) -> Any:
 
 CONFIGS: dict[str, Callable[[Settings, Any], Any]] = {
     "llama": _llama,
+    "llama_fp8": _llama,
     "qwen2": _qwen2,
     "qwen3": _qwen3,
     "phi3": _phi3,
     "gpt2": _gpt2,
     "gemma3": _gemma3,
+    "gpt_oss": _gpt_oss,
     "bert": _bert,
 }
 """Package -> transformers' configuration of what a card binds."""
