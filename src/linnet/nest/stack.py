@@ -238,12 +238,15 @@ def _of_config(settings: Settings) -> Any:
 def _filled(settings: Settings, weights: Weights, what: str) -> Stack:
     """The card's model in transformers with these tensors."""
     model = _of_config(settings)
-    _fill(settings, model, open_checkpoint(weights))
+    left = _fill(settings, model, open_checkpoint(weights))
+    if left := [name for name in left if "pooler." not in name]:
+        listed = ", ".join(left[:5])
+        raise NestError(f"{settings.card.name}: nothing fills {listed} of {type(model).__name__}")
     return Stack(model, _described(model, what))
 
 
-def _fill(settings: Settings, model: Any, checkpoint: Checkpoint) -> None:
-    """Every parameter of transformers' model has the values of the card's tensors."""
+def _fill(settings: Settings, model: Any, checkpoint: Checkpoint) -> list[str]:
+    """transformers' model has the values of the card's tensors; the parameters that none fills."""
     import torch
 
     own, names = model.state_dict(), set(settings.tensors.values())
@@ -258,11 +261,7 @@ def _fill(settings: Settings, model: Any, checkpoint: Checkpoint) -> None:
         with torch.no_grad():
             target.copy_(torch.from_numpy(array))
         filled.add(target.data_ptr())
-    parts = model.named_parameters()
-    left = [name for name, at in parts if at.data_ptr() not in filled and "pooler." not in name]
-    if left:
-        listed = ", ".join(left[:5])
-        raise NestError(f"{settings.card.name}: nothing fills {listed} of {type(model).__name__}")
+    return [name for name, at in model.named_parameters() if at.data_ptr() not in filled]
 
 
 def _own_name(model: Any, own: Mapping[str, torch.Tensor], name: str) -> str:
