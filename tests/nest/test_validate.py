@@ -250,7 +250,7 @@ SMALL: dict[str, tuple[dict[str, int | str], int]] = {
     "qwen3": (DECODER | {"HeadDim": 16}, 2),
     "phi3": (DECODER, 2),
     "gpt2": ({"Vocab": 96, "MaxPositions": 128, "H": 48, "Heads": 4, "Inner": 192}, 2),
-    "gemma3": (DECODER | {"HeadDim": 16}, 7),
+    "gemma3": (DECODER | {"HeadDim": 16}, 6),
     "bert": ({"Vocab": 96, "MaxPositions": 128, "D": 48, "Heads": 4, "Inner": 80}, 2),
 }
 
