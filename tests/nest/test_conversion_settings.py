@@ -331,3 +331,11 @@ def test_a_key_that_is_ignored_on_purpose() -> None:
     with pytest.raises(NestError, match="--ignore other: `other` is not in the configuration"):
         plan(config, "here", ["run_name", "other"])
     assert read(SMOLLM2, unknown=None).generics == read(SMOLLM2).generics  # null sets nothing
+
+
+def test_gpt_oss_is_told_of_its_card() -> None:
+    found = refusal({"model_type": "gpt_oss"})
+    assert (
+        'nest.load("gpt-oss-20b", weights=' in found
+        and find_card("gpt-oss-20b").weights.repo in found
+    )

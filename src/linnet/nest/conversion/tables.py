@@ -430,4 +430,9 @@ INSTEAD: dict[str, str] = {
         ".model.language_model in a Gemma3ForCausalLM, save_pretrained), or take a checkpoint "
         "whose `model_type` is gemma3_text, such as google/gemma-3-1b-it"
     ),
+    "gpt_oss": (
+        "the package `gpt_oss` computes it, but no card is made from its configuration. For the "
+        'files of openai/gpt-oss-20b there is one: nest.load("gpt-oss-20b", weights=DIRECTORY); '
+        "for other sizes write a card like it"
+    ),
 }
