@@ -193,9 +193,11 @@ def test_weights_that_lie_elsewhere_and_another_dtype(
     ("words", "message"),
     [
         (["w5", "--threads", "0"], "--threads is 0"),
+        (["w5", "--threads", str(10**23)], "4096 at most"),
         (["w5", "--dtype", "f23"], "T is a dtype"),
         (["w5", "--numerics", "sloppy"], "no numerics policy is called 'sloppy'"),
         (["w5", "--weights", "/no/such/place"], "/no/such/place"),
+        (["w5", "--weights", "x" * 5000], "no such file or directory"),
         (["-"], "there is no text to embed: standard input is empty"),
     ],
 )
@@ -235,6 +237,22 @@ def test_a_checkpoint_that_pools_otherwise_is_refused(run: Run, card: Path) -> N
     assert (status, out) == (1, "")
     assert "1_Pooling/config.json: `pooling_mode_cls_token` is true" in err
     assert "`embed` of tiny takes the mean" in err
+
+
+def test_what_else_a_text_goes_through_is_refused(run: Run, card: Path) -> None:
+    (card / "1_Pooling").mkdir()
+    (card / "1_Pooling/config.json").write_text('{"pooling_mode": "cls"}')
+    assert '`pooling_mode` is "cls"' in run("embed", card, "w5")[2]
+    (card / "1_Pooling/config.json").write_text('{"pooling_mode": "mean"}')
+    path = "sentence_transformers.models."
+    modules = [{"idx": 0, "type": f"{path}Transformer"}, {"idx": 1, "type": f"{path}Dense"}]
+    (card / "modules.json").write_text(json.dumps(modules))
+    assert "modules.json: has a module Dense, which `embed`" in run("embed", card, "w5")[2]
+
+
+def test_texts_are_made_small_where_the_checkpoint_says_so(run: Run, card: Path) -> None:
+    (card / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
+    assert run("embed", card, "W5 w6")[1] == run("embed", card, "w5 w6")[1] != ""
 
 
 def test_a_decoder_is_refused_before_anything_is_fetched(

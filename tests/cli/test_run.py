@@ -183,6 +183,7 @@ def test_an_interrupt_stops_cleanly(
         (["--top-p", "0"], "top_p is 0.0"),
         (["--top-k", "-2"], "top_k is -2"),
         (["--threads", "0"], "--threads is 0"),
+        (["--threads", str(10**23)], "4096 at most"),
         (["--dtype", "f23"], "T is a dtype"),
         (["--dtype", "i32"], "T takes a Float dtype, not i32"),
         (["--numerics", "sloppy"], "no numerics policy is called 'sloppy'"),

@@ -46,6 +46,13 @@ def test_numbers_beyond_any_model(changes: dict[str, Any], expected: str) -> Non
     assert expected in settings_problem(**changes)
 
 
+@pytest.mark.parametrize(
+    ("base", "key"), [("gpt2", "scale_attn_weights"), ("gemma3", "tie_word_embeddings")]
+)
+def test_null_is_not_true(base: str, key: str) -> None:
+    assert f"`{key}` is null" in settings_problem(families.TINY[base].stated, **{key: None})
+
+
 def test_a_window_that_the_language_has_no_number_for() -> None:
     text = settings_problem(families.TINY["mistral"].stated, sliding_window=1 << 31)
     assert "`sliding_window` is 2147483648: it must be 2,147,483,647 or less" in text

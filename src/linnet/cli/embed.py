@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -28,6 +29,7 @@ standard input. Progress and notices go to standard error.
 BATCH = 32
 LIMITS = "sentence_bert_config.json"
 POOLING = "1_Pooling/config.json"
+MODULES = "modules.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +63,8 @@ def run(args: argparse.Namespace) -> int:
     from linnet.nest.progress import TextProgress
     from linnet.nest.resolve import resolve
 
-    if args.threads is not None and args.threads < 1:
-        raise LinnetError(f"--threads is {args.threads}; it must be 1 or more")
+    if args.threads is not None and not 1 <= args.threads <= 4096:
+        raise LinnetError(f"--threads is {args.threads}; it must be 1 or more, and 4096 at most")
     card = resolve(args.model)
     texts = list(_texts(args.texts))
     if not texts:
@@ -119,15 +121,18 @@ def _encoded(card: Card, place: Any, texts: list[str]) -> list[Ids]:
     # A published tokenizer may pad and cut to lengths of its own; here each text has its length.
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    lengths = [len(one.ids) for one in tokenizer.encode_batch(texts)]
     folder = _folder(place)
     _check_pooling(card, folder / POOLING)
+    _check_modules(card, folder / MODULES)
     limit = _limit(card, folder / LIMITS)
+    lower = _stated(folder / LIMITS).get("do_lower_case") is True
+    read = [one.lower() for one in texts] if lower else texts
+    lengths = [len(one.ids) for one in tokenizer.encode_batch(read)]
     if limit is not None:
         tokenizer.enable_truncation(limit)
     found = [
         Ids(one.ids, one.type_ids, length)
-        for one, length in zip(tokenizer.encode_batch(texts), lengths, strict=True)
+        for one, length in zip(tokenizer.encode_batch(read), lengths, strict=True)
     ]
     for k, (written, one) in enumerate(zip(texts, found, strict=True), 1):
         if not one.tokens:
@@ -168,11 +173,26 @@ def _check_pooling(card: Card, path: Path) -> None:
         for key, value in stated.items()
         if key.startswith("pooling_mode_") and value is True and key != "pooling_mode_mean_tokens"
     ]
+    if stated.get("pooling_mode", "mean") != "mean":
+        others.append("pooling_mode")
     if others:
         raise LinnetError(
-            f"{path}: `{others[0]}` is true, and `embed` of {card.name} takes the mean of the "
-            "tokens' vectors: its vectors would not be this checkpoint's"
+            f"{path}: `{others[0]}` is {json.dumps(stated[others[0]])}, and `embed` of "
+            f"{card.name} takes the mean of the tokens' vectors, which is another vector"
         )
+
+
+def _check_modules(card: Card, path: Path) -> None:
+    """Where the files list what a text goes through, nothing is there that `embed` leaves out."""
+    if not path.is_file():
+        return
+    kinds = re.findall(r'"type"\s*:\s*"(?:[^"]*\.)?([^".]*)"', path.read_text("utf-8", "replace"))
+    for kind in kinds:
+        if kind not in ("Transformer", "Pooling", "Normalize"):
+            raise LinnetError(
+                f"{path}: has a module {kind}, which `embed` of {card.name} lacks: its vectors "
+                "would not be this checkpoint's"
+            )
 
 
 def _limit(card: Card, path: Path) -> int | None:

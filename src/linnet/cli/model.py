@@ -89,8 +89,8 @@ def check_arguments(args: argparse.Namespace) -> Any:
     sampling.check()
     if args.max_new_tokens < 1:
         raise LinnetError(f"--max-new-tokens is {args.max_new_tokens}; it must be 1 or more")
-    if args.threads is not None and args.threads < 1:
-        raise LinnetError(f"--threads is {args.threads}; it must be 1 or more")
+    if args.threads is not None and not 1 <= args.threads <= 4096:
+        raise LinnetError(f"--threads is {args.threads}; it must be 1 or more, and 4096 at most")
     return sampling
 
 

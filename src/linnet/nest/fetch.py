@@ -29,6 +29,7 @@ TOKENIZER_FILES = (
     "generation_config.json",
     "sentence_bert_config.json",
     "1_Pooling/config.json",
+    "modules.json",
 )
 
 

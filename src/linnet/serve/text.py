@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -213,7 +214,7 @@ def _files(place: str | Path | Iterable[str | Path]) -> dict[str, Path]:
         beside = [path.parent / name for path in paths[:1] for name in _NAMES]
         return {path.name: path for path in [*beside, *paths] if path.is_file()}
     path = Path(place)
-    if not path.exists():
+    if not os.path.exists(path):
         raise LinnetError(f"{path}: no such file or directory to read a tokenizer from")
     if path.is_file():
         return _files([path]) if path.suffix != ".gguf" else {path.name: path}
@@ -321,8 +322,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         first, second = map(_extent, (left, right))
-        large = first * second > _LARGE if operator == "*" else first > _LARGE or second > 64
-        if large:
+        if first * second > _LARGE if operator == "*" else first > _LARGE or second > 64:
             raise jinja2.TemplateError(f"`{operator}` makes something too large")
         return super().call_binop(context, operator, left, right)
 

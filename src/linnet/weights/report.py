@@ -10,7 +10,7 @@ from itertools import islice
 from linnet.diagnostics import PlanError
 
 LIMIT = 20
-_LONG, _COMPARED = 200, 2000
+_LONG, _COMPARED = 200, 300
 
 
 @dataclass(slots=True)

@@ -98,7 +98,7 @@ class Reader:
         return float(value)
 
     def flag(self, key: str, *, default: bool) -> bool:
-        value = self.get(key)
+        value = self._stated(key, default)
         if value is ABSENT:
             return default
         if not isinstance(value, bool):
@@ -106,9 +106,15 @@ class Reader:
             return default
         return value
 
+    def _stated(self, key: str, default: Any) -> Any:
+        """The value; null is no `true` and no name: only off, and none, are as good as absent."""
+        value = self.get(key)
+        null = value is ABSENT and key in self.config and default not in (None, False)
+        return None if null else value
+
     def must(self, key: str, allowed: Sequence[Any], *, default: Any) -> None:
         """The setting, or transformers' default, is one of the values that the package computes."""
-        value = self.get(key)
+        value = self._stated(key, default)
         if value is ABSENT:
             value = default
         # 0 is not False here, nor 1 True.
