@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from linnet.diagnostics import LinnetError, NestError
+from linnet.loading import load_source
 from linnet.nest.card import ZOO, Card
 from linnet.nest.conversion import bind, convert, plan, read_directory
 from linnet.nest.resolve import resolve
@@ -171,3 +173,25 @@ def test_cards_that_are_no_toml(text: str, tmp_path: Path) -> None:
     (tmp_path / "nest.toml").write_text(text)
     with pytest.raises(NestError, match="is not valid TOML"):
         Card.read(tmp_path)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    checkpoint(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    for name in ("model.safetensors", "x.gguf"):
+        os.mkfifo(tmp_path / name)
+    with pytest.raises(LinnetError, match="it is a directory, a pipe or a device"):
+        read_directory(tmp_path)
+    with pytest.raises(LinnetError, match="it is a directory, a pipe or a device"):
+        open_checkpoint(tmp_path / "x.gguf").report.check("x")
+
+
+def test_a_card_with_more_layers_than_memory(tmp_path: Path) -> None:
+    program = tmp_path / "deep.linnet"
+    program.write_text(
+        "module deep\n\nblock Leaf {\n    param w: Tensor[2; f32]\n}\n\n"
+        "pub block Model<Layers: Dim> {\n    sub layers: [Leaf; Layers]\n\n"
+        "    pub entry forward(x: Tensor[2; f32]) -> Tensor[2; f32] {\n        return x\n    }\n}\n"
+    )
+    with pytest.raises(LinnetError, match="there are 1,000,000,000 of it with these sizes"):
+        load_source(program, generics={"Layers": 10**9}, weights={})

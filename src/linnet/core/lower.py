@@ -5,6 +5,7 @@ The dimensions of entries, methods and free functions stay symbolic; those of bl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -491,6 +492,10 @@ def _default(
     return folded
 
 
+# Of one declaration: the paths of all are written out, and the largest published model has 24,000.
+MOST_MEMBERS = 1 << 16
+
+
 def bound_manifest(
     analysis: Analysis,
     block: tree.Block,
@@ -502,6 +507,11 @@ def bound_manifest(
     for entry in manifest(analysis, block):
         where = f"{entry.kind} {entry.path}"
         repeat = tuple(_extent(where, length.substitute(dims), length) for length in entry.lengths)
+        if math.prod(repeat) > MOST_MEMBERS:
+            raise PlanError(
+                f"{where}: there are {math.prod(repeat):,} of it with these sizes; a model has "
+                f"{MOST_MEMBERS:,} at most"
+            )
         type = substitute(entry.type, bindings)
         assert isinstance(type, TensorType)
         for axis, declared in zip(type.shape, entry.type.shape, strict=True):

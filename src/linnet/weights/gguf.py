@@ -18,7 +18,7 @@ from gguf.constants import GGML_QUANT_SIZES, GGUF_DEFAULT_ALIGNMENT, GGMLQuantiz
 
 from linnet.diagnostics import PlanError
 from linnet.weights.dequantise import can_dequantise
-from linnet.weights.location import Header, MappedFile, TensorLocation, check_layout
+from linnet.weights.location import Header, MappedFile, TensorLocation, check_layout, regular_size
 from linnet.weights.published import published, published_name
 from linnet.weights.report import Report
 
@@ -242,7 +242,7 @@ def read_gguf(path: str | Path, report: Report) -> GgufFile | None:
     """The file's metadata and tensors, problems added to the report; None: no usable header."""
     path = Path(path)
     try:
-        size = path.stat().st_size
+        size = regular_size(path)
         with path.open("rb") as file:
             start = file.read(8)
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,14 @@ from linnet.weights.dequantise import dequantise
 from linnet.weights.report import Report
 
 MEMORY = Path("<memory>")
+
+
+def regular_size(path: Path) -> int:
+    """The size of a file that can be mapped; what is no file is an OSError."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError("it is a directory, a pipe or a device, and no file")
+    return status.st_size
 
 
 class MappedFile:

@@ -15,7 +15,7 @@ import numpy as np
 
 from linnet.diagnostics import PlanError
 from linnet.weights.arrays import DTYPES, Array, as_array, byte_count, dtype_name
-from linnet.weights.location import Header, MappedFile, TensorLocation, check_layout
+from linnet.weights.location import Header, MappedFile, TensorLocation, check_layout, regular_size
 from linnet.weights.objects import VALUE_LIMIT, read_object
 from linnet.weights.report import Report
 
@@ -46,7 +46,7 @@ INDEX = "model.safetensors.index.json"
 def read_header(path: Path, report: Report) -> Header | None:
     """Every tensor the header describes, its problems added to the report; None: no header."""
     try:
-        size = path.stat().st_size
+        size = regular_size(path)
         with path.open("rb") as file:
             length = header_length(path, file.read(8), size, report)
             header = None if length is None else file.read(length)
