@@ -29,10 +29,12 @@ def stale(cards: list[Card]) -> list[Path]:
     return found
 
 
+@pytest.mark.slow  # every card's program is checked and lowered
 def test_committed_previews_are_not_stale() -> None:
     assert not stale([Card.read(path) for path in CARDS]), "`make previews` draws them again"
 
 
+@pytest.mark.slow
 def test_previews_of_a_folder_of_cards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()

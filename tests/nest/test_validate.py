@@ -86,6 +86,7 @@ class Ours:
         return self
 
 
+@pytest.mark.slow
 def test_figures_say_where_two_models_differ(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
     added = torch.zeros(1, 16, 96)
     theirs = Ours(card, added)

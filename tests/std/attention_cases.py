@@ -19,6 +19,7 @@ def attention() -> Iterator[Case]:
     yield from row_masks()
     yield from sinks()
     yield from paged()
+    yield from paged_sinks()
     yield from heads()
     yield from paged_prefill()
 
@@ -169,6 +170,23 @@ def paged() -> Iterator[Case]:
     inputs = {**inputs, "positions": i32(*positions), "first": i32(*first)}
     value = expected.astype(dtype)
     yield Case(op, "first", inputs, value, {"Size": 4}, ROUNDING[dtype])
+
+
+def paged_sinks() -> Iterator[Case]:
+    op, positions, first = "std.nn.attention.paged_sink_attention", (11, 5, 3), (0, 2, 3)
+    given, query, sink = pool(75, F32), numbers(77, (3, H, 1, D)), numbers(78, (H,))
+    for since in (None, first):
+        expected = np.zeros(query.shape)
+        for b in range(3):
+            at = places(TABLE, b, positions[b])[since[b] if since else 0 :]
+            for h in range(H):
+                keys, values = (wide(given[n][0, h // (H // HK), at]) for n in ("key", "value"))
+                weights = np.exp(keys @ wide(query[b, h, 0]) * wide(SCALE))
+                expected[b, h, 0] = weights @ values / (weights.sum() + np.exp(wide(sink[h])))
+        inputs = {"query": query, **given, "sinks": sink, "table": TABLE}
+        inputs |= {"positions": i32(*positions), "first": i32(*since) if since else None}
+        value = expected.astype(F32)
+        yield Case(op, f"first {since}", inputs, value, {"Size": 4}, ROUNDING[F32])
 
 
 def heads() -> Iterator[Case]:

@@ -427,6 +427,29 @@ def rope() -> Iterator[Case]:
         yield Case(
             "std.nn.rope.rope_frequencies", label, inputs, frequency.astype(F32), {"D": width}, 6e-8
         )
+    # transformers' "llama3" scaling, on wavelengths of 6 to 45,000 positions.
+    for factor, original, low, high in (
+        (8.0, 8192.0, 1.0, 4.0),
+        (4.0, 64.0, 1.0, 8.0),
+        (2.0, 0.0, 1.0, 4.0),
+    ):
+        plain = 10000.0 ** (-np.arange(8) / 8)
+        wavelength = 2 * np.pi / plain
+        smooth = (original / wavelength - low) / (high - low)
+        slowed = np.where(
+            wavelength > original / low,
+            plain / factor,
+            (1 - smooth) * plain / factor + smooth * plain,
+        )
+        slowed = np.where(
+            (wavelength < original / high) & (wavelength <= original / low), plain, slowed
+        )
+        given = {"base": 1e4, "factor": factor, "original": original, "low": low, "high": high}
+        inputs = {name: np.float32(value) for name, value in given.items()}
+        label = f"{factor} {original}"
+        yield Case(
+            "std.nn.rope.slowed_frequencies", label, inputs, slowed.astype(F32), {"D": 16}, 3e-7
+        )
     nothing = np.zeros((2, 0), F32)
     yield Case("std.nn.rope.rotate_half", "no width", {"x": nothing}, nothing)
 

@@ -83,9 +83,9 @@ def attention(q: Any, k: Any, v: Any, positions: Any, sinks: bool) -> np.ndarray
 class Model:
     """The probe on the reference and on PyTorch, which must agree."""
 
-    def __init__(self, tmp_path: Path, sinks: bool) -> None:
+    def __init__(self, folder: Path, sinks: bool) -> None:
         self.sinks = sinks
-        path, source = tmp_path / "probe.linnet", SOURCE.replace(PLAIN, SINKS if sinks else PLAIN)
+        path, source = folder / "probe.linnet", SOURCE.replace(PLAIN, SINKS if sinks else PLAIN)
         path.write_text(source)
         self.torch = linnet.torch.load(path, numerics="equivalent")
         self.program = lower(check_text(source))
@@ -101,9 +101,17 @@ class Model:
         return found
 
 
-@pytest.fixture(params=[False, True], ids=["plain", "sinks"])
-def model(tmp_path: Path, request: pytest.FixtureRequest) -> Model:
-    return Model(tmp_path, request.param)
+@pytest.fixture(scope="module", params=[False, True], ids=["plain", "sinks"])
+def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return Model(tmp_path_factory.mktemp("decoder"), request.param)
+
+
+@pytest.fixture
+def model(loaded: Model) -> Model:
+    """The model with its caches at zero."""
+    loaded.state.clear()
+    loaded.torch.reset_state()
+    return loaded
 
 
 def drawn(rows: int, length: int) -> tuple[Any, Any, Any]:
