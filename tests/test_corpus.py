@@ -12,7 +12,7 @@ from linnet.check import check
 from linnet.render import render_text
 from linnet.syntax.format import format_text
 from linnet.workspace import Workspace
-from shown import programs
+from shown import MODULE, programs
 
 ROOT = Path(__file__).resolve().parent.parent
 HOME = Path(linnet.__file__).parent
@@ -38,6 +38,7 @@ def test_the_standard_library_has_no_findings() -> None:
 
 
 @pytest.mark.parametrize("package", ZOO, ids=[p.name for p in ZOO])
+@pytest.mark.slow
 def test_a_package_of_the_zoo_has_no_findings(package: Path) -> None:
     assert_clean(Workspace(), package)
 
@@ -69,5 +70,5 @@ def test_programs_of_a_document_are_in_the_one_style(document: Path) -> None:
     for program in programs(document.read_text(encoding="utf-8")):
         for name, text in program.files.items():
             if name.endswith(".linnet") and "// error: E1" not in text:
-                whole = text if text.startswith("module ") else f"module example\n\n{text}"
+                whole = text if MODULE.search(text) else f"module example\n\n{text}"
                 assert formatted(whole) == whole, f"{document.name}:{program.line}"

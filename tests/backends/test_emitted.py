@@ -127,6 +127,7 @@ def family(policy: Policy, layers: int = 2) -> str:
     return emit(family_program(layers), policy)
 
 
+@pytest.mark.slow
 def test_the_family_reads_as_one_would_write_it() -> None:
     text = family("fast")
     for line in (
@@ -141,6 +142,7 @@ def test_the_family_reads_as_one_would_write_it() -> None:
     assert "clone" not in text and not re.search(r"\b[vt]\d+\b", text)
 
 
+@pytest.mark.slow
 def test_the_text_does_not_grow_with_the_layers() -> None:
     assert family("fast", 2) == family("fast", 7)
 

@@ -106,6 +106,7 @@ def package(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.slow
 def test_small_package(tmp_path: Path, seed: int) -> None:
     package(tmp_path)
     assert check(Workspace(), tmp_path).ok

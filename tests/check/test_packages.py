@@ -31,6 +31,7 @@ def test_the_standard_library() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda p: p.name)
+@pytest.mark.slow
 def test_families(family: Path) -> None:
     clean(family)
 

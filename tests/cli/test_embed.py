@@ -144,6 +144,7 @@ def test_texts_of_every_length_and_of_standard_input(
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_lines_of_numbers_and_the_matrix(run: Run, original: Path) -> None:
     status, out, _ = run("embed", original, "w5 w6", "w7", "--threads", 1)
     found = np.array([[float(n) for n in line.split()] for line in out.splitlines()])
@@ -159,6 +160,7 @@ def test_lines_of_numbers_and_the_matrix(run: Run, original: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_long_texts_are_cut_with_a_notice(run: Run, card: Path) -> None:
     long = " ".join(f"w{i}" for i in range(4, 34))
     status, out, err = run("embed", card, "w5", long, "--json", "--similarity")
@@ -177,6 +179,7 @@ def test_long_texts_are_cut_with_a_notice(run: Run, card: Path) -> None:
     assert "text 2 has 6 tokens and the model takes 5" in err and "text 1" not in err
 
 
+@pytest.mark.slow
 def test_weights_that_lie_elsewhere_and_another_dtype(
     run: Run, original: Path, card: Path, tmp_path: Path
 ) -> None:

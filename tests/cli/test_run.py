@@ -112,6 +112,7 @@ def test_the_answer_is_the_greedy_one(run: Run, original: Path) -> None:
     assert "tokens/s" in err
 
 
+@pytest.mark.slow
 def test_json_says_all(run: Run, original: Path) -> None:
     status, out, _ = run(original, TEXT, "--max-new-tokens", 4, "--json")
     document = json.loads(out)
@@ -146,6 +147,7 @@ def test_sampling_follows_its_seed(run: Run, original: Path) -> None:
     assert nearly_greedy.split() == [f"w{i}" for i in greedy(12)]
 
 
+@pytest.mark.slow
 def test_the_context_bounds_what_is_generated(run: Run, original: Path) -> None:
     status, out, err = run(original, TEXT, "--max-new-tokens", 100)
     assert status == 0
@@ -153,6 +155,7 @@ def test_the_context_bounds_what_is_generated(run: Run, original: Path) -> None:
     assert "at most 19 new ones follow the prompt's 5" in err
 
 
+@pytest.mark.slow
 def test_an_interrupt_stops_cleanly(
     run: Run, original: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,6 +194,7 @@ def test_an_interrupt_stops_cleanly(
         (["--std", "/no/such/std"], "/no/such/std"),
     ],
 )
+@pytest.mark.slow
 def test_wrong_options_are_named(run: Run, original: Path, words: list[str], message: str) -> None:
     status, out, err = run(original, TEXT, *words)
     assert status == 1
@@ -262,6 +266,7 @@ def damaged(card: Path, how: str) -> None:
         also("extra", ["model.surprise.weight", "[2, 3]"]),
     ],
 )
+@pytest.mark.slow
 def test_damaged_weights_are_refused_whole(
     run: Run, card: Path, how: str, messages: list[str]
 ) -> None:
@@ -273,6 +278,7 @@ def test_damaged_weights_are_refused_whole(
         assert message in err, err
 
 
+@pytest.mark.slow
 def test_a_missing_weight_file_is_named_with_what_was_tried(run: Run, card: Path) -> None:
     (card / "model.safetensors").unlink()
     status, _, err = run(card, TEXT)
@@ -295,6 +301,7 @@ def test_a_missing_weight_file_is_named_with_what_was_tried(run: Run, card: Path
         ("[weights]", "[constants]\nTHETTA = 1.0\n[weights]", "THETTA"),
     ],
 )
+@pytest.mark.slow
 def test_cards_that_do_not_fit_their_source(
     run: Run, card: Path, line: str, replacement: str, message: str
 ) -> None:

@@ -66,6 +66,7 @@ def test_a_file_typed_from_its_first_letter(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
+@pytest.mark.slow
 def test_parts_that_vanish(tmp_path: Path, seed: int) -> None:
     root = package(tmp_path / "p", shapes=SHAPES)
     path, project = root / "src/lib.linnet", Project()
@@ -85,6 +86,7 @@ def test_parts_that_vanish(tmp_path: Path, seed: int) -> None:
     [*FILES, *(pytest.param(path, marks=pytest.mark.slow) for path in MORE_FILES)],
     ids=lambda path: f"{path.parent.name}-{path.stem}",
 )
+@pytest.mark.slow
 def test_every_name_of_a_real_file(path: Path) -> None:
     """Each word that is a name means something, is found from its declaration, and is coloured."""
     project = Project()

@@ -39,6 +39,7 @@ def halves(source: Path, own: Mapping[str, int | str] | None = None) -> None:
     assert half["norm.weight"] == whole["norm.weight"]
 
 
+@pytest.mark.slow
 def test_the_family_splits() -> None:
     halves(tiny.FAMILY)
 

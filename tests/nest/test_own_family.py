@@ -41,6 +41,7 @@ def card(tmp_path: Path) -> Path:
     return tmp_path / "olmo2"
 
 
+@pytest.mark.slow
 def test_it_loads_and_its_cache_says_what_a_whole_pass_says(card: Path) -> None:
     write_safetensors(_file(card), _tensors())
     model = nest.load(card)
@@ -54,6 +55,7 @@ def test_it_loads_and_its_cache_says_what_a_whole_pass_says(card: Path) -> None:
     torch.testing.assert_close(torch.stack(stepped, 1), whole[:, 3:], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_what_a_binding_forgets_is_named(card: Path) -> None:
     write_safetensors(_file(card), _tensors())
     file = card / "bindings.json"

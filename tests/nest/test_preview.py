@@ -52,6 +52,7 @@ def test_previews_of_a_folder_of_cards(tmp_path: Path, capsys: pytest.CaptureFix
     assert "has 2 cards, not one" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_one_drawing_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--expand", "0", "--theme", "dark", "-o"]
     assert main(["preview", SMALL.name, *words, str(tmp_path / "x.svg")]) == 0
@@ -61,6 +62,7 @@ def test_one_drawing_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "cannot be written: No such file or directory" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_command_draws_a_card_with_its_sizes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

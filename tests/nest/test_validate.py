@@ -122,6 +122,7 @@ def test_a_difference_that_is_no_number_is_none_that_is_allowed() -> None:
     assert not Figure("x", 1e-5, 0.0, float("nan")).within(1e-3)
 
 
+@pytest.mark.slow
 def test_what_a_card_binds(card: Card) -> None:
     settings = settings_of(replace(card, constants={"THETA": 5.0}), {"Layers": 1})
     assert settings.size("Layers") == 1 and settings.size("Shards") == 1
@@ -134,6 +135,7 @@ def test_what_a_card_binds(card: Card) -> None:
     assert settings_of(find_card("smollm2-135m-instruct"), {}).tied
 
 
+@pytest.mark.slow
 def test_too_large_for_the_memory(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(validation, "_free_memory", lambda: 1 << 18)
     with pytest.raises(NestError, match=r"2 layers in f32 take about .* --layers takes fewer"):
@@ -146,6 +148,7 @@ def test_a_card_without_weights_here(card: Card, monkeypatch: pytest.MonkeyPatch
         validate(gone)
 
 
+@pytest.mark.slow
 def test_an_unknown_package(card: Card) -> None:
     settings = replace(settings_of(card, {}), card=replace(card, package="other"))
     with pytest.raises(NestError, match="no configuration of transformers is known for the pack"):

@@ -31,6 +31,7 @@ def test_all_but_three_types_are_read() -> None:
 
 
 @pytest.mark.parametrize("name", READ)
+@pytest.mark.slow
 def test_bits_are_those_of_the_library(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     scheme = GGMLQuantizationType[name]
     data = random_blocks(name, 999)

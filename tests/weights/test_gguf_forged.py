@@ -264,6 +264,7 @@ def test_a_file_cut_between_any_of_its_parts_says_so(
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
+@pytest.mark.slow
 def test_flipped_bytes_are_read_or_refused(tmp_path: Path, kind: str) -> None:
     """No change gets past as an exception of another kind; many are refused."""
     content = whole(tmp_path / "m.gguf", kind)

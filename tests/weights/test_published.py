@@ -117,6 +117,7 @@ def checkpoint(family: str) -> dict[str, np.ndarray[Any, Any]]:
 
 @pytest.mark.parametrize("scheme", [None, "Q8_0"])
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.slow
 def test_a_file_reads_as_its_checkpoint(tmp_path: Path, family: str, scheme: str | None) -> None:
     expected = checkpoint(family)
     metadata = METADATA if family == "llama" else {}
