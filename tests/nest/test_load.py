@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from linnet import nest
 from linnet.diagnostics import NestError, PlanError
+from linnet.nest.conversion.agreement import refuse_other_constants
 
 from ..models import tiny
 
@@ -79,3 +81,60 @@ def test_unknown_backends_and_cards_are_named() -> None:
         nest.load("mistral-7b-instruct-v0.3", backend="numpy")
     with pytest.raises(NestError, match=r"did you mean `smollm2-135m-instruct`"):
         nest.load("smollm2-135m-instuct")
+
+
+SETTINGS = {
+    "model_type": "llama",
+    "vocab_size": 96,
+    "hidden_size": 48,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 2,
+    "intermediate_size": 80,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 1e6,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "said"),
+    [
+        ("mistral-7b-instruct-v0.3", {}, None),
+        (
+            "mistral-7b-instruct-v0.3",
+            {"rope_theta": 10000.0},
+            "`THETA` is 10000.0 by `rope_theta`, 1000000.0 in the card",
+        ),
+        (
+            "mistral-7b-instruct-v0.3",
+            {"rms_norm_eps": 1e-6},
+            "`EPS` is 1e-06 by `rms_norm_eps`, 1e-05 in the card",
+        ),
+        (
+            "llama-3.1-8b-instruct",
+            {"rope_theta": 500000.0},
+            "`FACTOR` is 1.0 by what they leave out, 8.0 in the card",
+        ),
+        ("mistral-7b-instruct-v0.3", {"model_type": "qwen2", "rope_theta": 1.0}, None),
+    ],
+)
+def test_weights_of_a_model_with_other_settings_are_refused(
+    tmp_path: Path, name: str, changes: dict[str, object], said: str | None
+) -> None:
+    """The tensors have the same shapes: only the configuration beside them tells them apart."""
+    (tmp_path / "config.json").write_text(json.dumps({**SETTINGS, **changes}))
+    card, file = nest.find_card(name), tmp_path / "model.safetensors"
+    for weights in (tmp_path, file, str(file)):
+        if said is None:
+            refuse_other_constants(card, weights)
+            continue
+        with pytest.raises(NestError) as error:
+            refuse_other_constants(card, weights)
+        assert said in str(error.value) and "give the checkpoint itself" in str(error.value)
+    refuse_other_constants(card, tiny.weights())
+
+
+def test_loading_looks_at_the_configuration_of_given_weights(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**SETTINGS, "rope_theta": 10000.0}))
+    with pytest.raises(NestError, match=r"`THETA` is 10000\.0"):
+        nest.load("mistral-7b-instruct-v0.3", generics=SMALL, weights=tmp_path)

@@ -203,8 +203,8 @@ def test_a_checkpoint_that_the_card_misreads(card: Card, tmp_path: Path) -> None
     right = validate(card, layers=1, weights=tmp_path, tokens=40)
     assert right.problems == () and "MistralForCausalLM" in right.reference
     assert "drawn ids (seed 0): there is no tokenizer" in right.read
-    wrong = validate(replace(card, constants={"THETA": 100.0}), weights=tmp_path, tokens=40)
-    assert wrong.problems
+    with pytest.raises(NestError, match=r"`THETA` is 10000\.0 by .*, 100\.0 in the card"):
+        validate(replace(card, constants={"THETA": 100.0}), weights=tmp_path, tokens=40)
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from linnet.diagnostics import NestError
 from linnet.nest.card import Card
+from linnet.nest.conversion.agreement import refuse_other_constants
 from linnet.nest.fetch import WeightFiles, fetch_weights
 from linnet.nest.progress import Progress
 from linnet.nest.resolve import resolve
@@ -56,6 +57,8 @@ def load(
         # A mirror may store another float dtype than the published file that the card speaks of.
         options["cast_dtype"] = options.get("cast_dtype", False) or found.cast_dtype
         options["bindings"] = found.bindings or options["bindings"]
+    else:
+        refuse_other_constants(card, weights)
     if card.weights.cast_dtype:
         options["cast_dtype"] = True
     entries = options.get("entries")
