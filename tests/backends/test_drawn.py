@@ -71,12 +71,14 @@ def closely(dtype: str) -> float:
 
 @settings(max_examples=60, deadline=None)
 @given(functions(SIGNED), st.data())
+@pytest.mark.slow
 def test_integers_are_equal(f, data):  # type: ignore[no-untyped-def]
     compare(f, data, False, exactly)
 
 
 @settings(max_examples=40, deadline=None)
 @given(functions(UNSIGNED), st.data())
+@pytest.mark.slow
 def test_wide_unsigned_integers_are_equal(f, data):  # type: ignore[no-untyped-def]
     compare(f, data, False, exactly)
 

@@ -160,6 +160,7 @@ def runs(op: str, kernel: Kernel, dtype: str, monkeypatch: Any) -> int:
 
 
 @pytest.mark.parametrize(("op", "index"), ROWS, ids=[f"{o}-{i}" for o, i in ROWS])
+@pytest.mark.slow
 def test_a_kernel_agrees_with_its_op(op: str, index: int, monkeypatch: Any) -> None:
     kernel = K.KERNELS[op][index]
     assert sum(runs(op, kernel, dtype, monkeypatch) for dtype in FLOATS[:2]) > 0

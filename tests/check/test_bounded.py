@@ -56,11 +56,13 @@ TOO_LARGE = {
 
 
 @pytest.mark.parametrize("name", TOO_LARGE)
+@pytest.mark.slow
 def test_what_is_too_large_is_reported_once(name: str) -> None:
     found = [d.code for d in checked(f"module m\n\n{TOO_LARGE[name]}").findings.items]
     assert [code for code in found if code.startswith("E")] == ["E2190"]
 
 
+@pytest.mark.slow
 def test_operations_deep_within_each_other_are_compared_in_good_time() -> None:
     def nested(k: int) -> str:
         return "A" if k == 0 else f"(({nested(k - 1)}) + B{k % 7}) / (B{(k + 1) % 7} + 1)"

@@ -76,6 +76,7 @@ def test_there_are_many() -> None:
 @pytest.mark.parametrize(
     ("text", "finding"), FIXABLE, ids=[f"{d.code}-{i}" for i, (_, d) in enumerate(FIXABLE)]
 )
+@pytest.mark.slow
 def test_a_fix_fixes(text: str, finding: Diagnostic) -> None:
     same, syntax = count(text, finding, place(finding))
     after = applied(text, finding)

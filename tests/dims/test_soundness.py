@@ -31,6 +31,7 @@ def hunt(seed: int, count: int, top: int) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("seed", range(100, 103))
+@pytest.mark.slow
 def test_answers_agree_with_all_small_sizes(seed: int) -> None:
     true, proved = hunt(seed, 15, top=4)
     assert true > 15

@@ -44,12 +44,14 @@ def formatted_within(text: str, columns: int) -> str:
 
 @relaxed
 @given(st.sampled_from(SMALL), seeds, rates, columns)
+@pytest.mark.slow
 def test_any_layout(text: str, seed: int, rate: float, columns: int) -> None:
     formatted_within(disturbed(text, Random(seed), rate), columns)
 
 
 @settings(relaxed, max_examples=30)
 @given(seeds, rates, columns)
+@pytest.mark.slow
 def test_any_program(seed: int, rate: float, columns: int) -> None:
     random = Random(seed)
     text = program(random)

@@ -236,6 +236,7 @@ REPEATS = [
 
 
 @pytest.mark.parametrize("repeat", REPEATS)
+@pytest.mark.slow
 def test_work_is_linear(repeat: str) -> None:
     """Eight times the text is about eight times the work: far from a quadratic parser's 64."""
     before = "module m\nfn f() {\nlet z = "
