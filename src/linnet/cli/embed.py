@@ -6,19 +6,18 @@ import argparse
 import json
 import re
 import sys
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from linnet.cli.model import loaded
 from linnet.diagnostics import LinnetError
 
 if TYPE_CHECKING:
     import numpy as np
 
     from linnet.nest.card import Card
-    from linnet.nest.fetch import WeightFiles
 
 EPILOG = """\
 Each text becomes one line of numbers, a vector of length 1; the product of two of them is
@@ -72,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     with needing(card, ("embed",), fetches=args.weights is None, std_root=args.std):
         files = None if args.weights is not None else fetch_weights(card, TextProgress(sys.stderr))
         ids = _encoded(card, args.weights if files is None else files.text_files, texts)
-        model = _load(args, card, files)
+        model, _ = loaded(args, card, files, {}, ("embed",))
     vectors = embed(model, ids)
     if args.json:
         print(json.dumps(_document(args, texts, ids, vectors), ensure_ascii=False, indent=2))
@@ -214,33 +213,6 @@ def _stated(path: Path) -> dict[str, Any]:
     from linnet.weights.objects import read_object
 
     return read_object(path, LinnetError)
-
-
-def _load(args: argparse.Namespace, card: Card, files: WeightFiles | None) -> Any:
-    from linnet.nest.load import load
-
-    print(f"linnet: loading {card.name} ...", end="", file=sys.stderr, flush=True)
-    started = time.perf_counter()
-    try:
-        import torch
-
-        if args.threads is not None:
-            torch.set_num_threads(args.threads)
-        model = load(
-            card,
-            generics={} if args.dtype is None else {"T": args.dtype},
-            weights=args.weights if files is None else list(files.files),
-            bindings=card.bindings_path if files is None else files.bindings,
-            entries=("embed",),
-            numerics=args.numerics,
-            std_root=args.std,
-            cast_dtype=args.dtype is not None or (files is not None and files.cast_dtype),
-        )
-    except BaseException:
-        print(file=sys.stderr)
-        raise
-    print(f" {time.perf_counter() - started:.1f} s", file=sys.stderr)
-    return model
 
 
 def _document(

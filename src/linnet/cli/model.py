@@ -112,9 +112,25 @@ def load_model(
 ) -> tuple[Any, float]:
     """The model with caches for exactly these positions, and the seconds it took."""
     from linnet.nest.entries import needing
+
+    card = opened.card
+    generics = {"MaxSeq": positions, "Batch": 1}
+    sized: dict[str, int | str] = {k: v for k, v in generics.items() if k in card.generics}
+    with needing(card, entries, fetches=False, std_root=args.std):
+        return loaded(args, card, opened.files, sized, entries, backend=args.backend)
+
+
+def loaded(
+    args: argparse.Namespace,
+    card: Any,
+    files: Any,
+    generics: dict[str, int | str],
+    entries: Sequence[str],
+    **options: Any,
+) -> tuple[Any, float]:
+    """The model, of its own files or of --weights, and the seconds it took; both are told."""
     from linnet.nest.load import load
 
-    card, files = opened.card, opened.files
     print(f"linnet: loading {card.name} ...", end="", file=sys.stderr, flush=True)
     started = time.perf_counter()
     try:
@@ -122,23 +138,19 @@ def load_model(
 
         if args.threads is not None:
             torch.set_num_threads(args.threads)
-        generics: dict[str, int | str] = {"MaxSeq": positions, "Batch": 1}
-        if args.dtype is not None:
-            generics["T"] = args.dtype
-        with needing(card, entries, fetches=False, std_root=args.std):
-            model = load(
-                card,
-                backend=args.backend,
-                generics={k: v for k, v in generics.items() if k in card.generics or k == "T"},
-                weights=args.weights if files is None else list(files.files),
-                bindings=card.bindings_path if files is None else files.bindings,
-                entries=entries,
-                numerics=args.numerics,
-                std_root=args.std,
-                cast_dtype=args.dtype is not None or (files is not None and files.cast_dtype),
-            )
+        model = load(
+            card,
+            generics=generics if args.dtype is None else {**generics, "T": args.dtype},
+            weights=args.weights if files is None else list(files.files),
+            bindings=card.bindings_path if files is None else files.bindings,
+            entries=entries,
+            numerics=args.numerics,
+            std_root=args.std,
+            cast_dtype=args.dtype is not None or (files is not None and files.cast_dtype),
+            **options,
+        )
     except BaseException:
-        print(file=sys.stderr)
+        print(file=sys.stderr)  # the line that was begun, before what went wrong
         raise
     seconds = time.perf_counter() - started
     print(f" {seconds:.1f} s", file=sys.stderr)
