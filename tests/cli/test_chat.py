@@ -285,6 +285,18 @@ class Terminal:
     def type(self, keys: str) -> None:
         os.write(self.master, keys.encode())
 
+    def interrupt(self, pattern: str) -> None:
+        """Ctrl-C at the prompt, until the pattern shows.
+
+        CPython's `input()` waits on, until the next key, where the signal comes between its
+        printing the prompt and its waiting for a key: a person would press again, too.
+        """
+        for _ in range(24):
+            self.type("\x03")
+            if select.select([self.master], [], [], 10)[0]:
+                break
+        self.until(pattern)
+
 
 def controlling_terminal() -> None:
     """Ctrl-C reaches the process whose terminal this is."""
@@ -307,8 +319,7 @@ def test_in_a_terminal() -> None:
         terminal.until(r"sea\.\s+\S+ \S+ ")  # the echo, and the first words
         terminal.type("\x03")
         assert "(stopped)" in terminal.until("> ")
-        terminal.type("\x03")
-        terminal.until("> ")
+        terminal.interrupt("> ")
         terminal.type("\x04")
         assert terminal.process.wait(120) == 0
     finally:
