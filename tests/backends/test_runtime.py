@@ -171,7 +171,6 @@ def test_wrong_loads_are_refused(source: Path, tmp_path: Path) -> None:
         ({"device": "gpu9"}, "device='gpu9' cannot be used"),
         ({"compile": "inductor"}, "compile='inductor' is not available"),
         ({"tensor_parallel": object()}, "tensor_parallel=.* is not available"),
-        ({"trainable": True}, "trainable=True is not available"),
         ({"devise": "cpu"}, "no option devise"),
         ({"root": "Smal"}, "no block Smal"),
         ({"weights": {"head.weight": torch.zeros(5, 4)}}, "missing"),

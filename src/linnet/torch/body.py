@@ -68,6 +68,7 @@ if TYPE_CHECKING:
 INLINE = 60
 # What members cannot be reached as: names of nn.Module's own, and of the loaded module's.
 RESERVED = frozenset(dir(nn.Module())) | {
+    "amp",
     "copy_weights",
     "device",
     "entries",
@@ -78,7 +79,10 @@ RESERVED = frozenset(dir(nn.Module())) | {
     "program",
     "reset_state",
     "run_entry",
+    "set_checkpointing",
+    "set_trainable",
     "state_paths",
+    "trains",
 }
 
 
@@ -301,7 +305,8 @@ class Scope(Expressions):
         text = self.env[node]
         wish = node.hint or re.sub(r".*\.|\[.*?\]", "", text.text) or "old"
         name = self.writer.names.fresh(wish)
-        self.lines.add(f"{name} = {text}.clone()")
+        kept = text if self.module.variant.rebinding else f"{text}.clone()"
+        self.lines.add(f"{name} = {kept}")
         self.env[node] = Ex(name)
 
     def _settled(self, node: Node) -> None:
@@ -353,7 +358,9 @@ class Scope(Expressions):
         """What the node (or the end) needs in buffers is copied there."""
         for value, place in self.residence.stores.get(at, ()):
             if self.held.get(place) is not value:
-                self.lines.add(f"{place}.copy_({self.full(value)})")
+                new = self.full(value)
+                rebinding = self.module.variant.rebinding
+                self.lines.add(f"{place} = {new}" if rebinding else f"{place}.copy_({new})")
                 self.held[place] = value
 
     def _forget(self, node: Node) -> None:
@@ -431,7 +438,10 @@ class Scope(Expressions):
             sized = {name: self.dim(sizes[name]) for name in kernel.dims}
             place = self.residence.in_place.get(result) if result is not None else None
             if result is not None and place is not None:
-                self.lines.add(str(call(kernel.in_place, place, *values[1:], **sized)))
+                if self.module.variant.rebinding:
+                    self.lines.add(f"{place} = {call(kernel.run, place, *values[1:], **sized)}")
+                else:
+                    self.lines.add(str(call(kernel.in_place, place, *values[1:], **sized)))
                 self._landed(result, place)
                 return
             if not values:
@@ -447,14 +457,27 @@ class Scope(Expressions):
             for i, (p, x) in enumerate(zip(function.params, node.inputs, strict=True))
             if p.kind == "value"
         ]
+        run = written.name
         if written.takes_self:
-            values.insert(0, Ex(self._prefix(node)))
+            prefix = self._prefix(node)
+            values.insert(0, Ex(prefix))
+            if self._checkpointed(node, prefix):
+                values.insert(0, Ex(run))
+                run = "training.checkpointed"
         named = {name: self.dim(sizes[d]) for d, name in written.dims.items()}
-        text = call(written.name, *values, **named)
+        text = call(run, *values, **named)
         self._assign(node, text, len(function.value_results), now=stateful)
         for index, outcome in self.outcomes.get(node, {}).items():
             if index >= len(function.value_results):
                 self._landed(outcome, self.residence.places[outcome])
+
+    def _checkpointed(self, node: Call, prefix: Place) -> bool:
+        """Whether its activations are made again: a call on an array's element, without state."""
+        if not self.module.variant.checkpointed:
+            return False
+        first, *_ = prefix.split(".")
+        element = first != self.bases["self"] or re.search(r"\[\d+\]", prefix)
+        return bool(element) and all(p.kind != "state" for p in node.function.params)
 
     def _passed(self, node: Node, number: bool) -> Ex:
         return self.env[node] if number and node in self.env else self.full(node)

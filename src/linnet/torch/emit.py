@@ -37,8 +37,9 @@ from linnet.policy import Policy
 from linnet.torch.body import Scope, function_name, member_path
 from linnet.torch.express import UNSIGNED
 from linnet.torch.kernels import KERNELS
+from linnet.torch.variant import PLAIN, Variant
 
-_NATIVE = ("kernels", "quantised")
+_NATIVE = ("kernels", "quantised", "training")
 _MODULE_NAMES = ("torch", "F", *_NATIVE, "once", "self", "DEVICE")
 
 
@@ -70,10 +71,11 @@ def generate(
     entries: Iterable[str] | None = None,
     *,
     checked: bool = False,
+    variant: Variant = PLAIN,
 ) -> Generated:
     """The source, and how to call it; `checked`: an index outside its axis raises."""
     chosen = list(program.entries) if entries is None else list(entries)
-    module = ModuleWriter(policy, checked)
+    module = ModuleWriter(policy, checked, variant)
     functions = {name: module.reserve(program.entries[name], name) for name in chosen}
     written = {name: module.write(function) for name, function in functions.items()}
     body = "\n\n\n".join(module.blocks)
@@ -111,9 +113,10 @@ class Written:
 class ModuleWriter:
     """The functions of one generated module, callees first."""
 
-    def __init__(self, policy: Policy, checked: bool) -> None:
+    def __init__(self, policy: Policy, checked: bool, variant: Variant) -> None:
         self.policy = policy
         self.checked = checked
+        self.variant = variant
         self.names = Names(set(_MODULE_NAMES))
         self.blocks: list[str] = []
         self.written: dict[Function, Written] = {}

@@ -38,6 +38,8 @@ from linnet.policy import Policy, policy_named
 from linnet.torch.body import RESERVED
 from linnet.torch.emit import Entry, Generated, generate
 from linnet.torch.express import TORCH_NAMES
+from linnet.torch.training import Training
+from linnet.torch.variant import PLAIN, Variant
 from linnet.types import DType, TensorType
 from linnet.weights import Bound, Slot, as_array, dtype_name, plan_bindings, read_bound
 from linnet.weights.checkpoint import Weights
@@ -48,11 +50,9 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 # Options of `load` that later versions add, with the value that asks for nothing.
 _LATER: dict[str, tuple[object, ...]] = {
     "compile": (None, False),
-    "trainable": (False,),
     "device_map": (None,),
     "max_memory": (None,),
     "offload": (True,),
-    "amp": (None,),
     "tensor_parallel": (None,),
     "tp_rules": (None,),
 }
@@ -75,7 +75,9 @@ def load(
     strict: bool = True,
     optimize: bool = True,
     numerics: str = "fast",
+    trainable: bool | str | Iterable[str] = False,
     cast_dtype: bool = False,
+    amp: str | None = None,
     checked: bool = False,
     seed: int = 0,
     overrides: Collection[str] = (),
@@ -89,8 +91,8 @@ def load(
     `checked` makes a runtime index outside its axis an error instead of clamping it. `overrides`
     names generics changed from a card's, which may leave out layers of the checkpoint. `unread` has
     patterns (`cls.*`) of tensors that may go unbound. `on_bound` is told which tensor fills which
-    parameter. Everything that is wrong with the source, the generics or the weights is one
-    PlanError.
+    parameter. `trainable` is what `set_trainable` takes, `amp` the module's own. Everything that is
+    wrong with the source, the generics or the weights is one PlanError.
     """
     _refuse_later(later)
     place = _device(device)
@@ -119,6 +121,8 @@ def load(
     module = LinnetModule(loaded.program, policy, place, checked=checked, present=present)
     module._fill(bound)
     module._initialise(seed)
+    module.amp = amp
+    module.set_trainable(trainable)
     return module
 
 
@@ -194,7 +198,7 @@ def _device(device: str | torch.device) -> torch.device:
 # ---------------------------------------------------------------- generated source
 
 
-class _Code:
+class Code:
     """Generated source, compiled and run; tracebacks show its lines."""
 
     def __init__(self, generated: Generated, name: str, device: torch.device) -> None:
@@ -216,7 +220,7 @@ class _Code:
         found = self.entries[name]
         return self.space[found.function], found
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Code:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Code:
         return self
 
 
@@ -238,7 +242,7 @@ class _Call:
     known: dict[object, dict[str, int]] = field(default_factory=dict[object, dict[str, int]])
 
 
-class LinnetModule(nn.Module):
+class LinnetModule(Training):
     """A program: parameters, buffers and state by Linnet path, and one method for each entry.
 
     State lives in non-persistent buffers, zeros at first, and persists over calls until
@@ -258,11 +262,9 @@ class LinnetModule(nn.Module):
         self.program = program
         self.numerics = numerics
         self._checked = checked
-        generated = generate(program, numerics, checked=checked)
-        self._code = _Code(generated, program.name, device)
-        self._calls = {name: self._call(name) for name in program.entries}
         self._states: list[str] = []
         self._anchor = torch.empty(0, device=device)
+        self._take_code(self._generated(PLAIN))
         filled = frozenset(present)
         for entry in program.manifest.entries:
             self._declare_empty_arrays(entry)
@@ -390,6 +392,14 @@ class LinnetModule(nn.Module):
     def device(self) -> torch.device:
         return self._anchor.device
 
+    def _generated(self, variant: Variant) -> Code:
+        text = generate(self.program, self.numerics, checked=self._checked, variant=variant)
+        return Code(text, self.program.name, self.device)
+
+    def _take_code(self, code: Code) -> None:
+        self._code = code
+        self._calls = {name: self._call(name) for name in self.program.entries}
+
     def _call(self, name: str) -> _Call:
         run, entry = self._code.entry(name)
         return _Call(self.program.entries[name], run, entry.takes_self, entry.dims)
@@ -428,7 +438,8 @@ class LinnetModule(nn.Module):
                 call.known.clear()
             call.known[key] = sizes
         named = {python: sizes[dim] for dim, python in call.dims.items()}
-        results = call.run(*([self] if call.takes_self else []), *tensors, **named)
+        run = self._recording(name, call.function, call.run, tensors)
+        results = run(*([self] if call.takes_self else []), *tensors, **named)
         returns = call.function.returns
         if isinstance(returns, TensorType):
             return results
@@ -502,7 +513,9 @@ class LinnetModule(nn.Module):
         if entry is None:
             return self._code.text
         find_entry(self.program, entry)
-        return generate(self.program, self.numerics, [entry], checked=self._checked).text
+        return generate(
+            self.program, self.numerics, [entry], checked=self._checked, variant=self._variant
+        ).text
 
     # ------------------------------------------------ state
 

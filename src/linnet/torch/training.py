@@ -1,0 +1,193 @@
+"""What training asks of a loaded program: which parameters take gradients, gradients through
+state, autocast, and layers whose activations are computed again instead of kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from linnet.core.derive import dtype_of
+from linnet.core.ir import Function, Program
+from linnet.diagnostics import PlanError
+from linnet.torch.express import TORCH_NAMES
+from linnet.torch.paths import float_paths
+from linnet.torch.variant import PLAIN, Variant
+
+if TYPE_CHECKING:
+    from linnet.torch.runtime import Code
+
+AMP: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "f16": torch.float16}
+
+
+class Training(nn.Module):
+    """The part of a loaded module that is about training it."""
+
+    if TYPE_CHECKING:
+        program: Program
+
+        @property
+        def device(self) -> torch.device: ...
+
+        def _generated(self, variant: Variant) -> Code: ...
+
+        def _take_code(self, code: Code) -> None: ...
+
+        def _owner(self, path: str) -> tuple[nn.Module, str]: ...
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._variant = PLAIN
+        self._rebinding: Code | None = None  # generated when it is first needed
+        self._amp: str | None = None
+        self._own_memory: set[str] = set()
+
+    def _regenerate(self, variant: Variant) -> None:
+        """The module runs this variant of its source."""
+        if variant != self._variant:
+            self._take_code(self._generated(variant))
+            self._variant, self._rebinding = variant, None
+
+    # ------------------------------------------------ which parameters
+
+    def set_trainable(self, chosen: bool | str | Iterable[str] = True) -> list[str]:
+        """Exactly these parameters take gradients; the result is their paths, tied ones included.
+
+        True means every float parameter, False none, a glob or several those whose paths fit.
+        What trains has memory of its own: no file's, and no array's that was given as weights.
+        """
+        held = dict(self.named_parameters(remove_duplicate=False))
+        wanted = {id(held[path]) for path in float_paths("trainable", chosen, held)}
+        paths = [path for path, parameter in held.items() if id(parameter) in wanted]
+        for path in paths:
+            self._own(path, held[path])
+        for parameter in held.values():
+            parameter.requires_grad_(id(parameter) in wanted)
+        return paths
+
+    def _own(self, path: str, parameter: nn.Parameter) -> None:
+        """The parameter's memory is its own, copied the first time that it is to change."""
+        if path not in self._own_memory:
+            parameter.data = parameter.data.clone()
+            others = self.named_parameters(remove_duplicate=False)
+            self._own_memory.update(p for p, other in others if other is parameter)
+
+    def trains(self) -> bool:
+        """Whether some parameter takes gradients."""
+        return any(parameter.requires_grad for parameter in self.parameters())
+
+    # ------------------------------------------------ autocast
+
+    @property
+    def amp(self) -> str | None:
+        """What products run in while gradients are recorded: "bf16", "f16", or None for their own
+        dtype. With f16, small gradients vanish unless the loss is scaled (torch.amp.GradScaler)."""
+        return self._amp
+
+    @amp.setter
+    def amp(self, dtype: str | None) -> None:
+        if dtype is not None:
+            _check_amp(dtype, self.named_parameters())
+        self._amp = dtype
+
+    # ------------------------------------------------ activations
+
+    def set_checkpointing(self, on: bool = True) -> None:
+        """Each layer keeps only its inputs for the backward pass, and runs again there.
+
+        A layer is a block of an array of sub blocks. Those that have state keep everything.
+        """
+        self._regenerate(replace(self._variant, checkpointed=on))
+
+    # ------------------------------------------------ running
+
+    def _recording(
+        self, name: str, function: Function, run: Callable[..., Any], inputs: Sequence[Tensor]
+    ) -> Callable[..., Any]:
+        """What runs the entry: `run`, or where gradients are recorded what lets them flow."""
+        if not torch.is_grad_enabled() or not (self._amp or function.writes):
+            return run
+        if not (self.trains() or any(x.requires_grad for x in inputs)):
+            return run
+        if function.writes:
+            run = self._rebinding_entry(name)
+
+        def recorded(*arguments: Any, **sizes: int) -> Any:
+            with _autocast(self._amp, self.device), self._states_apart(function):
+                return _in_dtypes(function, run(*arguments, **sizes))
+
+        return recorded
+
+    def _rebinding_entry(self, name: str) -> Callable[..., Any]:
+        if self._rebinding is None:
+            self._rebinding = self._generated(replace(self._variant, rebinding=True))
+        self._rebinding.to(self.device)
+        return self._rebinding.entry(name)[0]
+
+    @contextmanager
+    def _states_apart(self, function: Function) -> Iterator[None]:
+        """Inside, the states that the function writes are copies, to be replaced by values with
+        gradients. Then the states take the last values; they stay as they were if it failed."""
+        held: list[tuple[dict[str, Tensor | None], str, Tensor]] = []
+        for path in _expanded(self.program, function.writes):
+            owner, name = self._owner(path)
+            tensor = owner._buffers[name]
+            assert tensor is not None
+            held.append((owner._buffers, name, tensor))
+            owner._buffers[name] = tensor.clone()
+        try:
+            yield
+            with torch.no_grad():
+                for buffers, name, tensor in held:
+                    value = buffers[name]
+                    assert value is not None
+                    tensor.copy_(value)
+        finally:
+            for buffers, name, tensor in held:
+                buffers[name] = tensor
+
+
+def checkpointed(run: Callable[..., Any], *arguments: Any, **sizes: int) -> Any:
+    """What `run` gives; the backward pass makes again what `run` makes on the way."""
+    if not torch.is_grad_enabled():
+        return run(*arguments, **sizes)
+    # No function of the language draws from PyTorch's random state.
+    again = partial(run, **sizes)
+    return checkpoint(again, *arguments, use_reentrant=False, preserve_rng_state=False)
+
+
+def _expanded(program: Program, writes: Sequence[str]) -> list[str]:
+    written = set(writes)
+    return [p for e in program.manifest.entries if e.path in written for p in e.expanded()]
+
+
+def _autocast(amp: str | None, device: torch.device) -> AbstractContextManager[Any]:
+    return torch.autocast(device.type, AMP[amp]) if amp else nullcontext()
+
+
+def _in_dtypes(function: Function, results: Any) -> Any:
+    """The results in the dtypes that the entry declares, whatever autocast made of them."""
+    wanted = [getattr(torch, TORCH_NAMES[dtype_of(r).name]) for r in function.value_results]
+    if len(wanted) == 1:
+        return results.to(wanted[0])
+    return tuple(r.to(dtype) for r, dtype in zip(results or (), wanted, strict=True))
+
+
+def _check_amp(dtype: str, parameters: Iterable[tuple[str, Tensor]]) -> None:
+    """The dtype is one for autocast, and no weight is as narrow already."""
+    if dtype not in AMP:
+        raise PlanError(f"amp is {dtype!r}; products run in {' or '.join(AMP)}, or with amp=None")
+    for path, parameter in parameters:
+        if parameter.dtype in AMP.values():
+            found = str(parameter.dtype).removeprefix("torch.")
+            raise PlanError(
+                f"amp={dtype!r} needs weights in f32, which an optimizer adds small steps to; "
+                f"{path} is {found}: load the model in f32 (its dtype generic, with "
+                "cast_dtype=True), or leave amp out"
+            )

@@ -1,0 +1,28 @@
+"""How generated code may differ from what inference runs, where a module is trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from linnet.core.ir import Param
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """`rebinding`: a state is assigned its new value, and no tensor is written into.
+    `checkpointed`: blocks of arrays run again for the backward pass. `adapted`: the weights that
+    may have LoRA adapters, `*` for positions.
+    """
+
+    rebinding: bool = False
+    checkpointed: bool = False
+    adapted: frozenset[str] = frozenset()
+
+    def adapts(self, param: Param) -> bool:
+        """Whether the member may have an adapter: some adapted path ends in its own."""
+        if param.kind != "param":
+            return False
+        return any(path == param.name or path.endswith(f".{param.name}") for path in self.adapted)
+
+
+PLAIN = Variant()
