@@ -79,10 +79,12 @@ RESERVED = frozenset(dir(nn.Module())) | {
     "program",
     "reset_state",
     "run_entry",
+    "save_weights",
     "set_checkpointing",
     "set_trainable",
     "state_paths",
     "trains",
+    "weight_names",
 }
 
 

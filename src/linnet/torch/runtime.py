@@ -38,6 +38,7 @@ from linnet.policy import Policy, policy_named
 from linnet.torch.body import RESERVED
 from linnet.torch.emit import Entry, Generated, generate
 from linnet.torch.express import TORCH_NAMES
+from linnet.torch.saving import origins
 from linnet.torch.training import Training
 from linnet.torch.variant import PLAIN, Variant
 from linnet.types import DType, TensorType
@@ -366,6 +367,8 @@ class LinnetModule(Training):
 
     def _fill(self, bound: Iterable[Bound]) -> None:
         """Each tensor is read once; slots that share one share the parameter."""
+        bound = list(bound)
+        self._origins.update(origins(bound))
         for slots, array in read_bound(bound):
             tensor = _tensor_of(array).to(self.device)
             first = self._take(slots[0].path, tensor)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +19,7 @@ from linnet.core.ir import Function, Program
 from linnet.diagnostics import PlanError
 from linnet.torch.express import TORCH_NAMES
 from linnet.torch.paths import float_paths
+from linnet.torch.saving import Origin, save
 from linnet.torch.variant import PLAIN, Variant
 
 if TYPE_CHECKING:
@@ -41,12 +43,15 @@ class Training(nn.Module):
 
         def _owner(self, path: str) -> tuple[nn.Module, str]: ...
 
+        def _slots(self) -> Iterable[tuple[str, Tensor, bool]]: ...
+
     def __init__(self) -> None:
         super().__init__()
         self._variant = PLAIN
         self._rebinding: Code | None = None  # generated when it is first needed
         self._amp: str | None = None
         self._own_memory: set[str] = set()
+        self._origins: dict[str, Origin] = {}  # of weights that a checkpoint gave
 
     def _regenerate(self, variant: Variant) -> None:
         """The module runs this variant of its source."""
@@ -104,6 +109,30 @@ class Training(nn.Module):
         A layer is a block of an array of sub blocks. Those that have state keep everything.
         """
         self._regenerate(replace(self._variant, checkpointed=on))
+
+    # ------------------------------------------------ saving
+
+    @property
+    def weight_names(self) -> dict[str, str]:
+        """What the checkpoint calls each weight; those that it did not give go by their paths."""
+        return {p: self._origins[p].name if p in self._origins else p for p, _, _ in self._slots()}
+
+    def save_weights(
+        self,
+        path: str | Path,
+        *,
+        names: str = "checkpoint",
+        dtype: str | None = None,
+        include: str | Iterable[str] | None = None,
+    ) -> None:
+        """The SafeTensors file holds the weights, or those whose paths fit `include`.
+
+        `names` are those of the checkpoint that was loaded, or (linnet) paths, under which the file
+        loads without bindings. `dtype` is that of floats in the file. A file that stands there is
+        replaced when the new one is complete.
+        """
+        tensors = {path: tensor for path, tensor, _ in self._slots()}
+        save(path, tensors, self._origins, names=names, dtype=dtype, include=include, metadata={})
 
     # ------------------------------------------------ running
 
