@@ -50,6 +50,7 @@ from linnet.diagnostics import InternalError
 from linnet.dims import Facts, Relation, proves
 from linnet.emit import Ex, Lines, bundle, call, count_uses, dim_text, ordered, snake_case
 from linnet.torch.express import Expressions, torch_dtype
+from linnet.torch.lora import LINEAR
 from linnet.torch.state import (
     Place,
     Residence,
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
 INLINE = 60
 # What members cannot be reached as: names of nn.Module's own, and of the loaded module's.
 RESERVED = frozenset(dir(nn.Module())) | {
+    "add_lora",
     "amp",
     "copy_weights",
     "device",
@@ -75,6 +77,10 @@ RESERVED = frozenset(dir(nn.Module())) | {
     "generated_source",
     "generics",
     "get_buffer_at",
+    "load_lora",
+    "lora",
+    "lora_paths",
+    "merge_lora",
     "numerics",
     "program",
     "reset_state",
@@ -98,6 +104,13 @@ def member_path(base: str, param: Param) -> Place:
         slot = slots.get(param.kind, "") if i == len(parts) - 1 else "_modules"
         out += f".{part}" if plain else f'.{slot}["{part}"]'
     return out
+
+
+def _block_of(place: Place) -> list[Ex]:
+    """The block of a weight, and its name there if it is not `weight`: a call's last arguments."""
+    listed = re.fullmatch(r'(.*)\._parameters\["(\w+)"\]', place)
+    block, name = listed.groups() if listed else place.rpartition(".")[::2]
+    return [Ex(block), *([] if name == "weight" else [Ex(f'name="{name}"')])]
 
 
 def function_name(function: Function) -> str:
@@ -135,6 +148,7 @@ class Scope(Expressions):
         self.held: dict[Place, Node] = {}
         self.hoisted: set[Node] = set()
         self.shared: set[Node] = set()  # weights, kept constants, and views of them
+        self.members: dict[Node, Place] = {}  # where adapted weights are, which `env` adapts
         self.lent: set[tuple[Node, int]] = set()  # results that a callee or a body shares
 
     def run(self) -> list[Ex]:
@@ -154,6 +168,13 @@ class Scope(Expressions):
         for i in self.residence.cloned_results:
             results[i] = results[i].method("clone")
         return results
+
+    def reach(self, param: Param, place: Place) -> None:
+        """The member is at the place; an adapted weight is read through its block."""
+        self.env[param] = Ex(place)
+        if self.module.variant.adapts(param):
+            self.members[param] = place
+            self.env[param] = call("lora.weight", *_block_of(place))
 
     def _shares(self, node: Node) -> bool:
         match node:
@@ -346,12 +367,17 @@ class Scope(Expressions):
         # A state that was computed and not yet stored is the own block's.
         return "self"
 
+    def _root(self, node: Node) -> Node:
+        return self._root(node.x) if isinstance(node, Element) else node
+
     def _member(self, node: Node, places: Mapping[Node, Place]) -> Place | None:
         if node in places:
             return places[node]
         if isinstance(node, Element):
             whole = self._member(node.x, places)
             return None if whole is None else element_place(whole, node.index)
+        if node in self.members:
+            return self.members[node]
         if isinstance(node, Param) and (node.kind != "value" or isinstance(node.of, ArrayType)):
             return self.env[node].text
         return None
@@ -437,6 +463,13 @@ class Scope(Expressions):
         result = self.outcomes.get(node, {}).get(0)
         if kernel is not None:
             values = self._kernel_inputs(node, kernel)
+            if str(function.op) == LINEAR and self._root(node.inputs[1]) in self.members:
+                place = self._member(node.inputs[1], self.residence.places)
+                assert place is not None
+                block, *name = _block_of(place)
+                text = call("lora.linear", values[0], block, *values[2:], *name)
+                self._assign(node, text, 1, now=False)
+                return
             sized = {name: self.dim(sizes[name]) for name in kernel.dims}
             place = self.residence.in_place.get(result) if result is not None else None
             if result is not None and place is not None:
@@ -543,7 +576,10 @@ class Scope(Expressions):
             return
         if param.kind != "value":
             member = self._member(x, self.residence.places)
-            child.env[param] = Ex(member) if member is not None else self.env[x]
+            if member is None:
+                child.env[param] = self.env[x]
+            else:
+                child.reach(param, member)
             return
         self._settled(x)
         child.env[param] = self.env[x]
@@ -736,7 +772,7 @@ class Scope(Expressions):
                 whole = self._member(x, self.residence.places)
                 assert whole is not None
                 arrays.add(whole.removesuffix(".*" + member_path("", param)))
-                child.env[param] = Ex(member_path(element, param))
+                child.reach(param, member_path(element, param))
             else:
                 self._given(child, param, x)
         states = [p for p in rest[:scanned] if p.kind == "state"]

@@ -39,7 +39,7 @@ from linnet.torch.express import UNSIGNED
 from linnet.torch.kernels import KERNELS
 from linnet.torch.variant import PLAIN, Variant
 
-_NATIVE = ("kernels", "quantised", "training")
+_NATIVE = ("kernels", "lora", "quantised", "training")
 _MODULE_NAMES = ("torch", "F", *_NATIVE, "once", "self", "DEVICE")
 
 
@@ -208,7 +208,7 @@ class FunctionWriter:
                 if i in self.numbers:
                     scope.either.add(param)
             else:
-                scope.env[param] = Ex(member_path("self", param))
+                scope.reach(param, member_path("self", param))
         values = scope.run()
         self.shared = frozenset(i for i, r in enumerate(scope.values) if r in scope.shared)
         if self.function.kind == "entry":

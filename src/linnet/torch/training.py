@@ -3,13 +3,14 @@ state, autocast, and layers whose activations are computed again instead of kept
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -17,7 +18,10 @@ from torch.utils.checkpoint import checkpoint
 from linnet.core.derive import dtype_of
 from linnet.core.ir import Function, Program
 from linnet.diagnostics import PlanError
+from linnet.lora import adapter_names, is_adapter
+from linnet.torch import lora
 from linnet.torch.express import TORCH_NAMES
+from linnet.torch.lora import Adapter
 from linnet.torch.paths import float_paths
 from linnet.torch.saving import Origin, save
 from linnet.torch.variant import PLAIN, Variant
@@ -51,6 +55,7 @@ class Training(nn.Module):
         self._rebinding: Code | None = None  # generated when it is first needed
         self._amp: str | None = None
         self._own_memory: set[str] = set()
+        self._adapters: dict[str, Adapter] = {}  # by the paths of their weights
         self._origins: dict[str, Origin] = {}  # of weights that a checkpoint gave
 
     def _regenerate(self, variant: Variant) -> None:
@@ -110,6 +115,79 @@ class Training(nn.Module):
         """
         self._regenerate(replace(self._variant, checkpointed=on))
 
+    # ------------------------------------------------ adapters
+
+    @property
+    def lora(self) -> dict[str, Adapter]:
+        """The adapter of each adapted weight, by the weight's path."""
+        return dict(self._adapters)
+
+    @property
+    def lora_paths(self) -> tuple[str, ...]:
+        """The paths of the adapters' own parameters."""
+        return tuple(part for path in self._adapters for part in adapter_names(path))
+
+    def add_lora(
+        self, patterns: str | Iterable[str], *, rank: int = 16, alpha: float = 32.0, seed: int = 0
+    ) -> list[str]:
+        """The weights whose paths fit have an adapter, which adds nothing at first; their paths.
+
+        Weights of `linear` can have one. Adapters take gradients, and nothing else does until
+        `set_trainable`.
+        """
+        lora.check_size(rank, alpha)
+        paths = lora.adaptable(self, patterns)
+        rng = np.random.default_rng(seed)
+        adapter = Adapter(int(rank), float(alpha))
+        shapes = {path: self.get_parameter(path).shape for path in paths}
+        self._adapt({p: (adapter, *lora.first_values(shapes[p], rank, rng)) for p in paths})
+        return paths
+
+    def load_lora(self, path: str | Path) -> list[str]:
+        """The adapters of a file that `save_weights` wrote; the paths of their weights."""
+        adapters = lora.read(path, self.weight_names)
+        fits = set(lora.adaptable(self, list(adapters)))
+        for weight, (_, down, up) in adapters.items():
+            wanted = list(self.get_parameter(weight).shape)
+            if weight not in fits or [up.shape[0], down.shape[1]] != wanted:
+                found = [up.shape[0], down.shape[1]]
+                raise PlanError(f"{path}: the adapter of {weight} is for {found}, it is {wanted}")
+        self._adapt(adapters)
+        return list(adapters)
+
+    def _adapt(self, adapters: Mapping[str, tuple[Adapter, Tensor, Tensor]]) -> None:
+        again = next((path for path in adapters if path in self._adapters), None)
+        if again is not None:
+            raise PlanError(f"{again} has an adapter already: merge_lora() makes it part of it")
+        for path, (adapter, down, up) in adapters.items():
+            lora.attach(*self._owner(path), adapter, down, up)
+            self._adapters[path] = adapter
+        for path, parameter in self.named_parameters():
+            parameter.requires_grad_(is_adapter(path) and parameter.requires_grad)
+        self._adapters_changed()
+
+    def merge_lora(self) -> list[str]:
+        """Adapted weights have what their adapters add, and no adapters; their paths."""
+        paths = list(self._adapters)
+        for path in paths:
+            owner, name = self._owner(path)
+            with torch.no_grad():
+                merged = lora.weight(owner, name=name)
+            owner.get_parameter(name).data = merged
+            self._own_memory.add(path)
+            lora.detach(owner, name)
+        self._adapters.clear()
+        self._adapters_changed()
+        return paths
+
+    def _adapters_changed(self) -> None:
+        adapted = frozenset(
+            entry.path
+            for entry in self.program.manifest.entries
+            if not self._adapters.keys().isdisjoint(entry.expanded())
+        )
+        self._regenerate(replace(self._variant, adapted=adapted))
+
     # ------------------------------------------------ saving
 
     @property
@@ -132,7 +210,28 @@ class Training(nn.Module):
         replaced when the new one is complete.
         """
         tensors = {path: tensor for path, tensor, _ in self._slots()}
-        save(path, tensors, self._origins, names=names, dtype=dtype, include=include, metadata={})
+        origin = dict(self._origins)
+        if self._adapters and include is None:
+            raise PlanError(
+                "the model has adapters: merge_lora() first, or save them alone with "
+                "include=linnet.lora.PATTERNS"
+            )
+        for weight in self._adapters:
+            known = origin.get(weight)
+            for i, part in enumerate(adapter_names(weight)):
+                tensors[part] = self.get_parameter(part)
+                if known is not None:
+                    shape = tuple(tensors[part].shape)
+                    origin[part] = Origin(adapter_names(known.name)[i], shape, None)
+        save(
+            path,
+            tensors,
+            origin,
+            names=names,
+            dtype=dtype,
+            include=include,
+            metadata=lora.metadata(self._adapters),
+        )
 
     # ------------------------------------------------ running
 
