@@ -51,6 +51,7 @@ from linnet.dims import Facts, Relation, proves
 from linnet.emit import Ex, Lines, bundle, call, count_uses, dim_text, ordered, snake_case
 from linnet.torch.express import Expressions, torch_dtype
 from linnet.torch.lora import LINEAR
+from linnet.torch.siblings import Group
 from linnet.torch.state import (
     Place,
     Residence,
@@ -150,6 +151,8 @@ class Scope(Expressions):
         self.shared: set[Node] = set()  # weights, kept constants, and views of them
         self.members: dict[Node, Place] = {}  # where adapted weights are, which `env` adapts
         self.lent: set[tuple[Node, int]] = set()  # results that a callee or a body shares
+        self.groups: dict[Call, Group] = {}  # calls that run as one
+        self.grouped: set[Call] = set()  # those of them that do already
 
     def run(self) -> list[Ex]:
         """Every statement is written; the expressions of the value results."""
@@ -232,7 +235,24 @@ class Scope(Expressions):
                 self.outcomes.setdefault(node.of, {})[node.index] = node
             if not isinstance(node, (Binary, Compare, Select)):
                 self.filled_for.update(operands(node))
+        self._together(order)
         return order
+
+    def _together(self, order: Sequence[Node]) -> None:
+        """The groups of calls that all run here; what they read is read once."""
+        found = self.module.siblings.groups
+        for group in dict.fromkeys(found[n] for n in order if isinstance(n, Call) and n in found):
+            if not all(self._in_its_place(member) for member in group.members):
+                continue
+            self.groups |= dict.fromkeys(group.calls, group)
+            for i, x in enumerate(operands(group.calls[0])):
+                if i not in group.sides:
+                    self.uses[x] -= len(group.calls) - 1
+
+    def _in_its_place(self, member: Param) -> bool:
+        """Whether the member is reached from what its path starts at."""
+        base = self.bases.get(member.base)
+        return base is not None and self.env[member].text == member_path(base, member)
 
     def _visit(self, node: Node) -> None:
         if node in self.env or isinstance(node, Param):
@@ -461,6 +481,10 @@ class Scope(Expressions):
         stateful = any(p.kind == "state" for p in function.params)
         sizes = dict(zip(function.dims, node.dims, strict=True))
         result = self.outcomes.get(node, {}).get(0)
+        if node in self.groups:
+            if node not in self.grouped:
+                self._run_together(self.groups[node])
+            return
         if kernel is not None:
             values = self._kernel_inputs(node, kernel)
             if str(function.op) == LINEAR and self._root(node.inputs[1]) in self.members:
@@ -514,13 +538,35 @@ class Scope(Expressions):
         element = first != self.bases["self"] or re.search(r"\[\d+\]", prefix)
         return bool(element) and all(p.kind != "state" for p in node.function.params)
 
+    def _run_together(self, group: Group) -> None:
+        """One call for those of the group, over their members side by side, where the first is."""
+        first = group.calls[0]
+        kernel = self.module.kernel(first)
+        assert kernel is not None
+        sides = {i: Ex(member_path(self.bases[p.base], p)) for i, p in group.sides.items()}
+        text = call(kernel.run, *self._kernel_inputs(first, kernel, sides))
+        even = len(set(group.sizes)) == 1
+        way, sizes = ("chunk", len(group.sizes)) if even else ("split", bundle(group.sizes))
+        names: list[str] = []
+        for each, member in zip(group.calls, group.members_at(min(group.sides)), strict=True):
+            result = self.outcomes[each][0]
+            wish = result.hint or member.name.removesuffix(".weight").rpartition(".")[2]
+            name = self.writer.names.fresh(wish)
+            self.env[result] = Ex(name)
+            self.named.add(result)
+            names.append(name)
+        self.grouped.update(group.calls)
+        self.lines.add(f"{', '.join(names)} = {text.method(way, sizes, 'dim=-1')}")
+
     def _passed(self, node: Node, number: bool) -> Ex:
         return self.env[node] if number and node in self.env else self.full(node)
 
-    def _kernel_inputs(self, node: Call, kernel: Kernel) -> list[Ex]:
+    def _kernel_inputs(
+        self, node: Call, kernel: Kernel, instead: Mapping[int, Ex] | None = None
+    ) -> list[Ex]:
         out: list[Ex] = []
-        for param, x in zip(node.function.params, node.inputs, strict=True):
-            text = self._passed(x, param.name in kernel.numbers)
+        for i, (param, x) in enumerate(zip(node.function.params, node.inputs, strict=True)):
+            text = (instead or {}).get(i) or self._passed(x, param.name in kernel.numbers)
             out.append(Ex(f"{param.name}={text}") if param.name in kernel.named else text)
         return out
 

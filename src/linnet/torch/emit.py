@@ -34,9 +34,10 @@ from linnet.core.rewrite import nodes_of
 from linnet.dims import Dim, Facts
 from linnet.emit import INDENT, Ex, Lines, Names, fit, ordered
 from linnet.policy import Policy
-from linnet.torch.body import Scope, function_name, member_path
+from linnet.torch.body import RESERVED, Scope, function_name, member_path
 from linnet.torch.express import UNSIGNED
 from linnet.torch.kernels import KERNELS
+from linnet.torch.siblings import Beside, Siblings, find_siblings
 from linnet.torch.variant import PLAIN, Variant
 
 _NATIVE = ("kernels", "lora", "quantised", "training")
@@ -54,10 +55,11 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """A module's source and its entries."""
+    """A module's source, its entries, and the weights that it reads as one."""
 
     text: str
     entries: dict[str, Entry]
+    besides: tuple[Beside, ...] = ()
 
 
 def emit(program: Program, policy: Policy = "fast", entries: Iterable[str] | None = None) -> str:
@@ -76,6 +78,9 @@ def generate(
     """The source, and how to call it; `checked`: an index outside its axis raises."""
     chosen = list(program.entries) if entries is None else list(entries)
     module = ModuleWriter(policy, checked, variant)
+    if variant.siblings:
+        apart = variant.apart | variant.adapted
+        module.siblings = find_siblings(program, module.kernel, apart, RESERVED)
     functions = {name: module.reserve(program.entries[name], name) for name in chosen}
     written = {name: module.write(function) for name, function in functions.items()}
     body = "\n\n\n".join(module.blocks)
@@ -88,7 +93,8 @@ def generate(
     head += ["", *own] if own else []
     head += ["", 'DEVICE = torch.device("cpu")']
     text = "\n".join(head) + "\n\n\n" + body + "\n"
-    return Generated(text, {n: Entry(w.name, w.takes_self, w.dims) for n, w in written.items()})
+    called = {n: Entry(w.name, w.takes_self, w.dims) for n, w in written.items()}
+    return Generated(text, called, module.siblings.besides)
 
 
 # ---------------------------------------------------------------- functions
@@ -118,6 +124,7 @@ class ModuleWriter:
         self.checked = checked
         self.variant = variant
         self.names = Names(set(_MODULE_NAMES))
+        self.siblings = Siblings()
         self.blocks: list[str] = []
         self.written: dict[Function, Written] = {}
         self._reserved: dict[Function, str] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import copy
 import linecache
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -38,6 +39,7 @@ from linnet.policy import Policy, policy_named
 from linnet.torch.body import RESERVED
 from linnet.torch.emit import Entry, Generated, generate
 from linnet.torch.express import TORCH_NAMES
+from linnet.torch.layout import Layout
 from linnet.torch.saving import origins
 from linnet.torch.training import Training
 from linnet.torch.variant import PLAIN, Variant
@@ -124,6 +126,7 @@ def load(
     module._initialise(seed)
     module.amp = amp
     module.set_trainable(trainable)
+    module._settle()
     return module
 
 
@@ -205,6 +208,7 @@ class Code:
     def __init__(self, generated: Generated, name: str, device: torch.device) -> None:
         self.text = generated.text
         self.entries = generated.entries
+        self.besides = generated.besides
         filename = f"<linnet {name}>"
         lines = self.text.splitlines(keepends=True)
         linecache.cache[filename] = (len(self.text), None, lines, filename)
@@ -265,7 +269,9 @@ class LinnetModule(Training):
         self._checked = checked
         self._states: list[str] = []
         self._anchor = torch.empty(0, device=device)
+        self._codes: dict[Variant, Code] = {}
         self._take_code(self._generated(PLAIN))
+        self._layout = Layout(self, program, self._code.besides)
         filled = frozenset(present)
         for entry in program.manifest.entries:
             self._declare_empty_arrays(entry)
@@ -356,10 +362,13 @@ class LinnetModule(Training):
             value = torch.zeros(empty.shape, dtype=empty.dtype)
             if empty.dtype.is_floating_point:
                 value = (torch.randn(empty.shape, generator=source) * 0.02).to(empty.dtype)
-            self._take(path, value.to(self.device))
+            self._take(path, value)
 
     def _take(self, path: str, tensor: Tensor) -> Tensor:
+        """The member is the tensor, on the module's device."""
         owner, name = self._owner(path)
+        beside = self._layout.put(path, tensor, self.device)
+        tensor = beside if beside is not None else tensor.to(self.device)
         if name in owner._parameters:
             tensor = nn.Parameter(tensor, requires_grad=False)
         self._put(path, tensor)
@@ -370,7 +379,7 @@ class LinnetModule(Training):
         bound = list(bound)
         self._origins.update(origins(bound))
         for slots, array in read_bound(bound):
-            tensor = _tensor_of(array).to(self.device)
+            tensor = _tensor_of(array)
             first = self._take(slots[0].path, tensor)
             for slot in slots[1:]:
                 owner, name = self._owner(slot.path)
@@ -379,6 +388,26 @@ class LinnetModule(Training):
                     self._put(slot.path, first)
                 else:
                     self._take(slot.path, tensor)
+
+    # ------------------------------------------------ code for where the weights lie
+
+    def _settle(self) -> None:
+        """What one product reads lies side by side, and the code is for what does.
+
+        Holds until a weight is replaced, or is asked for a gradient.
+        """
+        if self._layout.root is not self:  # a shallow copy
+            self._layout = Layout(self, self.program, self._layout.besides)
+        if self._layout.holds():
+            return
+        self._regenerate(replace(self._variant, apart=self._layout.lay()))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LinnetModule:
+        copied = self.__class__.__new__(self.__class__)
+        memo[id(self)] = copied
+        self._layout.copy_into(memo)
+        copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return copied
 
     # ------------------------------------------------ entries
 
@@ -396,11 +425,14 @@ class LinnetModule(Training):
         return self._anchor.device
 
     def _generated(self, variant: Variant) -> Code:
-        text = generate(self.program, self.numerics, checked=self._checked, variant=variant)
-        return Code(text, self.program.name, self.device)
+        if variant not in self._codes:
+            text = generate(self.program, self.numerics, checked=self._checked, variant=variant)
+            self._codes[variant] = Code(text, self.program.name, self.device)
+        return self._codes[variant]
 
     def _take_code(self, code: Code) -> None:
         self._code = code
+        self._code.to(self.device)
         self._calls = {name: self._call(name) for name in self.program.entries}
 
     def _call(self, name: str) -> _Call:
@@ -421,6 +453,8 @@ class LinnetModule(Training):
         shape says.
         """
         _refuse_later({"compile": compile})
+        if self._layout.besides and not torch.compiler.is_compiling():
+            self._settle()
         call = self._calls.get(name)
         if call is None:
             find_entry(self.program, name)
@@ -579,6 +613,7 @@ class LinnetModule(Training):
                     f"{path} is {_NAMES[tensor.dtype]} in the program, and stays so: dtypes are "
                     "bound when a program is loaded, by its generics"
                 )
+        self._layout.move(fn)
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._anchor = fn(self._anchor)
         self._code.to(self._anchor.device)

@@ -1,4 +1,4 @@
-"""How generated code may differ from what inference runs, where a module is trained."""
+"""How generated code may differ: where a module is trained, and by where its weights lie."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from linnet.core.ir import Param
 class Variant:
     """`rebinding`: a state is assigned its new value, and no tensor is written into.
     `checkpointed`: blocks of arrays run again for the backward pass. `adapted`: the weights that
-    may have LoRA adapters, `*` for positions.
+    may have LoRA adapters, `*` for positions. `siblings`: products of one input are one over
+    weights that lie side by side, except those of the paths `apart`.
     """
 
     rebinding: bool = False
     checkpointed: bool = False
     adapted: frozenset[str] = frozenset()
+    siblings: bool = True
+    apart: frozenset[str] = frozenset()
 
     def adapts(self, param: Param) -> bool:
         """Whether the member may have an adapter: some adapted path ends in its own."""
