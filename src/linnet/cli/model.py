@@ -5,11 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from linnet.diagnostics import LinnetError
+
+# What `--dtype` may be besides a dtype: how weights are kept, the program as it is.
+_STORAGES = ("q4", "q8")
 
 
 def add_model_arguments(parser: argparse.ArgumentParser, new_tokens: int) -> None:
@@ -19,7 +23,11 @@ def add_model_arguments(parser: argparse.ArgumentParser, new_tokens: int) -> Non
     parser.add_argument(
         "--max-new-tokens", type=int, default=new_tokens, metavar="N", help="at most N in an answer"
     )
-    parser.add_argument("--dtype", metavar="DTYPE", help="f32, bf16 or f16; default: the card's")
+    parser.add_argument(
+        "--dtype",
+        metavar="DTYPE",
+        help="f32, bf16 or f16 (default: the card's); q8 or q4: weights in blocks of so many bits",
+    )
     parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 is greedy")
     parser.add_argument("--top-k", type=int, default=0, metavar="K", help="of the K most likely")
     parser.add_argument("--top-p", type=float, default=1.0, metavar="P", help="of the likeliest P")
@@ -131,6 +139,8 @@ def loaded(
     """The model, of its own files or of --weights, and the seconds it took; both are told."""
     from linnet.nest.load import load
 
+    storage = args.dtype if args.dtype in _STORAGES else None
+    dtype = None if storage else args.dtype
     print(f"linnet: loading {card.name} ...", end="", file=sys.stderr, flush=True)
     started = time.perf_counter()
     try:
@@ -138,20 +148,25 @@ def loaded(
 
         if args.threads is not None:
             torch.set_num_threads(args.threads)
-        model = load(
-            card,
-            generics=generics if args.dtype is None else {**generics, "T": args.dtype},
-            weights=args.weights if files is None else list(files.files),
-            bindings=card.bindings_path if files is None else files.bindings,
-            entries=entries,
-            numerics=args.numerics,
-            std_root=args.std,
-            cast_dtype=args.dtype is not None or (files is not None and files.cast_dtype),
-            **options,
-        )
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("default", UserWarning)
+            model = load(
+                card,
+                generics=generics if dtype is None else {**generics, "T": dtype},
+                weights=args.weights if files is None else list(files.files),
+                bindings=card.bindings_path if files is None else files.bindings,
+                entries=entries,
+                numerics=args.numerics,
+                std_root=args.std,
+                cast_dtype=args.dtype is not None or (files is not None and files.cast_dtype),
+                **({"storage": storage} if storage else {}),
+                **options,
+            )
     except BaseException:
         print(file=sys.stderr)  # the line that was begun, before what went wrong
         raise
     seconds = time.perf_counter() - started
     print(f" {seconds:.1f} s", file=sys.stderr)
+    for one in told:
+        print(f"linnet: {one.message}", file=sys.stderr)
     return model, seconds

@@ -506,7 +506,7 @@ class Scope(Expressions):
             if not values:
                 sized["device"] = Ex("DEVICE")
             # A kernel without a name is its first argument.
-            text = call(kernel.run, *values, **sized) if kernel.run else values[0]
+            text = call(self._run(node, kernel), *values, **sized) if kernel.run else values[0]
             self._assign(node, text, 1, now=False)
             return
         written = self.module.write(function)
@@ -558,6 +558,11 @@ class Scope(Expressions):
         self.grouped.update(group.calls)
         self.lines.add(f"{', '.join(names)} = {text.method(way, sizes, 'dim=-1')}")
 
+    def _run(self, node: Call, kernel: Kernel) -> str:
+        """The kernel's name, or of the one that takes its weight in blocks."""
+        met = self.module.stored.calls.get(node)
+        return kernel.run if met is None or not met.run else met.run
+
     def _passed(self, node: Node, number: bool) -> Ex:
         return self.env[node] if number and node in self.env else self.full(node)
 
@@ -565,8 +570,11 @@ class Scope(Expressions):
         self, node: Call, kernel: Kernel, instead: Mapping[int, Ex] | None = None
     ) -> list[Ex]:
         out: list[Ex] = []
+        met = self.module.stored.calls.get(node)
         for i, (param, x) in enumerate(zip(node.function.params, node.inputs, strict=True)):
             text = (instead or {}).get(i) or self._passed(x, param.name in kernel.numbers)
+            if met is not None and not met.run and i == met.operand:
+                text = call("blocks.dense", text)
             out.append(Ex(f"{param.name}={text}") if param.name in kernel.named else text)
         return out
 

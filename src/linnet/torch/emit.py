@@ -38,9 +38,10 @@ from linnet.torch.body import RESERVED, Scope, function_name, member_path
 from linnet.torch.express import UNSIGNED
 from linnet.torch.kernels import KERNELS
 from linnet.torch.siblings import Beside, Siblings, find_siblings
+from linnet.torch.stored import NOTHING, Stored
 from linnet.torch.variant import PLAIN, Variant
 
-_NATIVE = ("kernels", "lora", "quantised", "training")
+_NATIVE = ("blocks", "kernels", "lora", "quantised", "training")
 _MODULE_NAMES = ("torch", "F", *_NATIVE, "once", "self", "DEVICE")
 
 
@@ -74,12 +75,16 @@ def generate(
     *,
     checked: bool = False,
     variant: Variant = PLAIN,
+    stored: Stored = NOTHING,
 ) -> Generated:
-    """The source, and how to call it; `checked`: an index outside its axis raises."""
+    """The source, and how to call it; `checked`: an index outside its axis raises.
+
+    `stored` says which weights are kept in blocks.
+    """
     chosen = list(program.entries) if entries is None else list(entries)
-    module = ModuleWriter(policy, checked, variant)
+    module = ModuleWriter(policy, checked, variant, stored)
     if variant.siblings:
-        apart = variant.apart | variant.adapted
+        apart = variant.apart | variant.adapted | stored.entries
         module.siblings = find_siblings(program, module.kernel, apart, RESERVED)
     functions = {name: module.reserve(program.entries[name], name) for name in chosen}
     written = {name: module.write(function) for name, function in functions.items()}
@@ -119,10 +124,11 @@ class Written:
 class ModuleWriter:
     """The functions of one generated module, callees first."""
 
-    def __init__(self, policy: Policy, checked: bool, variant: Variant) -> None:
+    def __init__(self, policy: Policy, checked: bool, variant: Variant, stored: Stored) -> None:
         self.policy = policy
         self.checked = checked
         self.variant = variant
+        self.stored = stored
         self.names = Names(set(_MODULE_NAMES))
         self.siblings = Siblings()
         self.blocks: list[str] = []
@@ -149,10 +155,7 @@ class ModuleWriter:
         return list(dict.fromkeys(call.function for call in calls))
 
     def kernel(self, node: Call) -> Kernel | None:
-        """The native kernel that runs the call: none that would clamp what is to be checked."""
-        if self.checked and _clamps(node.function):
-            return None
-        return choose(KERNELS, node, self.policy)[0]
+        return native_kernel(node, self.policy, self.checked)
 
     def _write(self, function: Function, once: bool) -> Written:
         wish = self._reserved.get(function) or function_name(function)
@@ -167,6 +170,13 @@ class ModuleWriter:
         written = Written(name, writer.takes_self, writer.dims, writer.numbers, writer.shared)
         self._by_text[wish, head + body] = written
         return written
+
+
+def native_kernel(node: Call, policy: Policy, checked: bool) -> Kernel | None:
+    """The native kernel that runs the call: none that would clamp what is to be checked."""
+    if checked and _clamps(node.function):
+        return None
+    return choose(KERNELS, node, policy)[0]
 
 
 @lru_cache(maxsize=1024)

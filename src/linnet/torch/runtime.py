@@ -36,11 +36,22 @@ from linnet.inputs import (
 )
 from linnet.loading import load_source
 from linnet.policy import Policy, policy_named
+from linnet.torch.blocks import Blocks
 from linnet.torch.body import RESERVED
-from linnet.torch.emit import Entry, Generated, generate
+from linnet.torch.emit import Entry, Generated, generate, native_kernel
 from linnet.torch.express import TORCH_NAMES
 from linnet.torch.layout import Layout
 from linnet.torch.saving import origins
+from linnet.torch.stored import (
+    NOTHING,
+    Stored,
+    check_storage,
+    empty,
+    packed,
+    plan_storage,
+    read_blocks,
+    refuse_blocks,
+)
 from linnet.torch.training import Training
 from linnet.torch.variant import PLAIN, Variant
 from linnet.types import DType, TensorType
@@ -79,6 +90,7 @@ def load(
     optimize: bool = True,
     numerics: str = "fast",
     trainable: bool | str | Iterable[str] = False,
+    storage: str | None = None,
     cast_dtype: bool = False,
     amp: str | None = None,
     checked: bool = False,
@@ -91,6 +103,8 @@ def load(
     """The program as an nn.Module whose entries run generated source.
 
     Parameters without weights are random: normal with deviation 0.02 from `seed`, integers zero.
+    `storage`, "q4" or "q8", keeps the weights of linear maps and embeddings in blocks of few bits:
+    a GGUF file's own, or blocks made while loading; the program and its dtypes stay as they are.
     `checked` makes a runtime index outside its axis an error instead of clamping it. `overrides`
     names generics changed from a card's, which may leave out layers of the checkpoint. `unread` has
     patterns (`cls.*`) of tensors that may go unbound. `on_bound` is told which tensor fills which
@@ -100,6 +114,7 @@ def load(
     _refuse_later(later)
     place = _device(device)
     policy = policy_named(numerics)
+    check_storage(storage, policy, trains=trainable is not False)
     loaded = load_source(
         source,
         generics=generics,
@@ -121,7 +136,11 @@ def load(
     if on_bound is not None:
         on_bound(bound)
     present = [one.slot.path for one in bound]
-    module = LinnetModule(loaded.program, policy, place, checked=checked, present=present)
+    kernel = partial(native_kernel, policy=policy, checked=checked)
+    stored = plan_storage(loaded.program, storage, bound, kernel)
+    module = LinnetModule(
+        loaded.program, policy, place, checked=checked, present=present, stored=stored
+    )
     module._fill(bound)
     module._initialise(seed)
     module.amp = amp
@@ -173,6 +192,7 @@ def bind_weights(
     cast_dtype: bool = False,
 ) -> None:
     """The module's parameters and buffers are the checkpoint's tensors, all checked first."""
+    refuse_blocks(module._stored, "bind_weights")
     slots = [
         Slot(path, tuple(tensor.shape), _NAMES[tensor.dtype], optional)
         for path, tensor, optional in module._slots()
@@ -262,11 +282,13 @@ class LinnetModule(Training):
         *,
         checked: bool = False,
         present: Iterable[str] = (),
+        stored: Stored = NOTHING,
     ) -> None:
         super().__init__()
         self.program = program
         self.numerics = numerics
         self._checked = checked
+        self._stored = stored
         self._states: list[str] = []
         self._anchor = torch.empty(0, device=device)
         self._codes: dict[Variant, Code] = {}
@@ -310,11 +332,15 @@ class LinnetModule(Training):
             owner._non_persistent_buffers_set.add(name)
             self._states.append(path)
             return
-        empty = torch.empty(shape, dtype=dtype, device="meta")
+        if path in self._stored.members:
+            slot = Slot(path, tuple(shape), entry.type.dtype.name)
+            owner._modules[name] = empty(slot, self._stored, dtype)
+            return
+        unfilled = torch.empty(shape, dtype=dtype, device="meta")
         if entry.kind == "param":
-            owner._parameters[name] = nn.Parameter(empty, requires_grad=False)
+            owner._parameters[name] = nn.Parameter(unfilled, requires_grad=False)
         else:
-            owner._buffers[name] = empty
+            owner._buffers[name] = unfilled
 
     def _owner(self, path: str, *, create: bool = False) -> tuple[nn.Module, str]:
         """The module that holds the member, and the member's name in it."""
@@ -356,13 +382,20 @@ class LinnetModule(Training):
     def _initialise(self, seed: int) -> None:
         """What no weights filled: random floats, normal with deviation 0.02; the rest zero."""
         source = torch.Generator().manual_seed(seed)
-        for path, empty, _ in list(self._slots()):
-            if not empty.is_meta:
+        for path, unfilled, _ in list(self._slots()):
+            if not unfilled.is_meta:
                 continue
-            value = torch.zeros(empty.shape, dtype=empty.dtype)
-            if empty.dtype.is_floating_point:
-                value = (torch.randn(empty.shape, generator=source) * 0.02).to(empty.dtype)
+            value = torch.zeros(unfilled.shape, dtype=unfilled.dtype)
+            if unfilled.dtype.is_floating_point:
+                noise = torch.randn(unfilled.shape, generator=source) * 0.02
+                value = noise.to(unfilled.dtype)
             self._take(path, value)
+        for path in sorted(self._stored.members):
+            owner, name = self._owner(path)
+            held = owner._modules[name]
+            if isinstance(held, Blocks) and held.data.is_meta:
+                value = torch.randn(held.shape, generator=source) * 0.02
+                owner._modules[name] = packed(value, self._stored, held.dtype).to(self.device)
 
     def _take(self, path: str, tensor: Tensor) -> Tensor:
         """The member is the tensor, on the module's device."""
@@ -378,7 +411,14 @@ class LinnetModule(Training):
         """Each tensor is read once; slots that share one share the parameter."""
         bound = list(bound)
         self._origins.update(origins(bound))
-        for slots, array in read_bound(bound):
+        floats = [one for one in bound if one.slot.path not in self._stored.members]
+        others = [one for one in bound if one.slot.path in self._stored.members]
+        for shared, blocks in read_blocks(others, self._stored, DTYPES):
+            held = blocks.to(self.device)
+            for slot in shared:
+                owner, name = self._owner(slot.path)
+                owner._modules[name] = held
+        for slots, array in read_bound(floats):
             tensor = _tensor_of(array)
             first = self._take(slots[0].path, tensor)
             for slot in slots[1:]:
@@ -426,7 +466,13 @@ class LinnetModule(Training):
 
     def _generated(self, variant: Variant) -> Code:
         if variant not in self._codes:
-            text = generate(self.program, self.numerics, checked=self._checked, variant=variant)
+            text = generate(
+                self.program,
+                self.numerics,
+                checked=self._checked,
+                variant=variant,
+                stored=self._stored,
+            )
             self._codes[variant] = Code(text, self.program.name, self.device)
         return self._codes[variant]
 
@@ -550,9 +596,15 @@ class LinnetModule(Training):
         if entry is None:
             return self._code.text
         find_entry(self.program, entry)
-        return generate(
-            self.program, self.numerics, [entry], checked=self._checked, variant=self._variant
-        ).text
+        chosen = generate(
+            self.program,
+            self.numerics,
+            [entry],
+            checked=self._checked,
+            variant=self._variant,
+            stored=self._stored,
+        )
+        return chosen.text
 
     # ------------------------------------------------ state
 
@@ -580,6 +632,7 @@ class LinnetModule(Training):
 
         The source must have all of them, in these shapes; dtypes are converted.
         """
+        refuse_blocks(self._stored, "copy_weights")
         found = source.state_dict() if isinstance(source, nn.Module) else source
         problems: list[str] = []
         pairs: list[tuple[str, Tensor, Tensor]] = []

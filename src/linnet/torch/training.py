@@ -24,10 +24,12 @@ from linnet.torch.express import TORCH_NAMES
 from linnet.torch.lora import Adapter
 from linnet.torch.paths import float_paths
 from linnet.torch.saving import Origin, save
+from linnet.torch.stored import refuse_blocks
 from linnet.torch.variant import PLAIN, Variant
 
 if TYPE_CHECKING:
     from linnet.torch.runtime import Code
+    from linnet.torch.stored import Stored
 
 AMP: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "f16": torch.float16}
 
@@ -37,6 +39,7 @@ class Training(nn.Module):
 
     if TYPE_CHECKING:
         program: Program
+        _stored: Stored
 
         @property
         def device(self) -> torch.device: ...
@@ -72,6 +75,8 @@ class Training(nn.Module):
         True means every float parameter, False none, a glob or several those whose paths fit.
         What trains has memory of its own: no file's, and no array's that was given as weights.
         """
+        if chosen is not False:
+            refuse_blocks(self._stored, f"set_trainable({chosen!r})")
         held = dict(self.named_parameters(remove_duplicate=False))
         wanted = {id(held[path]) for path in float_paths("trainable", chosen, held)}
         paths = [path for path, parameter in held.items() if id(parameter) in wanted]
@@ -135,6 +140,7 @@ class Training(nn.Module):
         Weights of `linear` can have one. Adapters take gradients, and nothing else does until
         `set_trainable`.
         """
+        refuse_blocks(self._stored, "add_lora")
         lora.check_size(rank, alpha)
         paths = lora.adaptable(self, patterns)
         rng = np.random.default_rng(seed)
@@ -145,6 +151,7 @@ class Training(nn.Module):
 
     def load_lora(self, path: str | Path) -> list[str]:
         """The adapters of a file that `save_weights` wrote; the paths of their weights."""
+        refuse_blocks(self._stored, "load_lora")
         adapters = lora.read(path, self.weight_names)
         fits = set(lora.adaptable(self, list(adapters)))
         for weight, (_, down, up) in adapters.items():
@@ -209,6 +216,7 @@ class Training(nn.Module):
         loads without bindings. `dtype` is that of floats in the file. A file that stands there is
         replaced when the new one is complete.
         """
+        refuse_blocks(self._stored, "save_weights")
         tensors = {path: tensor for path, tensor, _ in self._slots()}
         origin = dict(self._origins)
         if self._adapters and include is None:

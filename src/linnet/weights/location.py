@@ -136,6 +136,23 @@ class TensorLocation:
                 less = self._numbers(data, "f32") - np.float32(1)
                 return less.astype(DTYPES[dtype or self.dtype or "f32"], copy=False)
 
+    def blocks(self) -> Array | None:
+        """The bytes of a quantised matrix, a row for each of its own; None for other tensors.
+
+        A matrix that is stored the other way round, or in other values, is none.
+        """
+        if self.dtype is not None or len(self.shape) != 2:
+            return None
+        data = np.frombuffer(self.source.view(self.start, self.end), np.uint8)
+        data = data.reshape(self.shape[0], -1) if self.shape[0] else data.reshape(0, 0)
+        match self.form:
+            case None:
+                return data
+            case Paired(heads):
+                return _halves(data, heads)
+            case _:
+                return None
+
     def release(self) -> None:
         """The mapped pages of this tensor count as memory no longer."""
         if isinstance(self.source, MappedFile):
