@@ -75,7 +75,8 @@ class Met:
 class Stored:
     """What a program keeps in blocks: concrete paths of members, and the calls that meet them.
 
-    `entries` are the members as the manifest has them, `*` for positions. Floats become blocks of `format`; a file's own blocks of a format in `own` are kept.
+    `entries` are the members as the manifest has them, `*` for positions. Floats become
+    blocks of `format`; a file's own blocks of a format in `own` are kept.
     """
 
     format: str = ""
