@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +173,40 @@ def test_the_other_float_dtypes(op: str, monkeypatch: Any) -> None:
     for kernel in K.KERNELS[op]:
         for dtype in FLOATS[2:]:
             runs(op, kernel, dtype, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", K.KERNELS)
+def test_a_kernel_has_the_gradient_of_its_op(op: str, monkeypatch: Any) -> None:
+    """In each input that is a float, for a drawn gradient of the result."""
+    draw = torch.Generator().manual_seed(3)
+    for kernel, (seed, sample) in product(K.KERNELS[op], enumerate(K.KERNELS[op][0].samples)):
+        for dtype in ("f64", "f32"):
+            program = calling(the_op(op, sample, dtype), sample)
+            call = program.entries["run"].results[0].of  # type: ignore[attr-defined]
+            if kernel.accepts(call) is not None:
+                continue
+            function, ways = the_op(op, sample, dtype), []
+            for kernels in ({}, {op: (kernel,)}):
+                with monkeypatch.context() as m:
+                    m.setattr("linnet.torch.emit.KERNELS", kernels)
+                    ways.append(LinnetModule(program, "fast", CPU))
+            tensors = [_tensor_of(a) for a in inputs_of(function, sample, seed, "plain")]
+            inputs = [t.requires_grad_(True) for t in tensors if t.is_floating_point()]
+            wanted, found = (flat(way.run_entry("run", tensors)) for way in ways)
+            for a, b in zip(wanted, found, strict=True):
+                assert a.requires_grad == b.requires_grad, f"{op} {kernel.run}"
+                if not a.requires_grad:
+                    continue
+                up = torch.randn(a.shape, generator=draw, dtype=a.dtype)
+                gradients = (
+                    torch.autograd.grad(y, inputs, up, retain_graph=True, allow_unused=True)
+                    for y in (a, b)
+                )
+                for x, g, h in zip(inputs, *gradients, strict=True):
+                    none = torch.zeros_like(x)
+                    what = f"{op} {kernel.run} {dtype} {sample}"
+                    assert_close(none if g is None else g, none if h is None else h, 2e-4, what)
 
 
 def test_writes_that_do_not_wait_for_the_device_write_the_same() -> None:

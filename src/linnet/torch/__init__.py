@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from linnet.torch.causal import CausalLM
 from linnet.torch.kernels import KERNELS
 from linnet.torch.runtime import Function, LinnetModule, bind_weights, load, load_function
 
-__all__ = ["KERNELS", "Function", "LinnetModule", "bind_weights", "load", "load_function"]
+__all__ = [
+    "KERNELS",
+    "CausalLM",
+    "Function",
+    "LinnetModule",
+    "bind_weights",
+    "load",
+    "load_function",
+]
