@@ -37,12 +37,13 @@ from linnet.policy import Policy
 from linnet.torch.body import RESERVED, Scope, function_name, member_path
 from linnet.torch.express import UNSIGNED
 from linnet.torch.kernels import KERNELS
+from linnet.torch.parallel import SPLIT_KERNELS
 from linnet.torch.siblings import Beside, Siblings, find_siblings
 from linnet.torch.stored import NOTHING, Stored
 from linnet.torch.variant import PLAIN, Variant
 
 _NATIVE = ("blocks", "kernels", "lora", "quantised", "training")
-_MODULE_NAMES = ("torch", "F", *_NATIVE, "once", "self", "DEVICE")
+_MODULE_NAMES = ("torch", "F", *_NATIVE, "once", "world", "self", "DEVICE", "SHARDS")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +96,11 @@ def generate(
     native = [name for name in _NATIVE if re.search(rf"\b{name}\.", body)]
     own = [f"from linnet.torch import {', '.join(native)}"] if native else []
     own += ["from linnet.torch.kernels import once"] if "@once" in body else []
+    shards = re.search(r"\bSHARDS\.", body) is not None
+    own += ["from linnet.torch.parallel import world"] if shards else []
     head += ["", *own] if own else []
     head += ["", 'DEVICE = torch.device("cpu")']
+    head += ["SHARDS = world()"] if shards else []
     text = "\n".join(head) + "\n\n\n" + body + "\n"
     called = {n: Entry(w.name, w.takes_self, w.dims) for n, w in written.items()}
     return Generated(text, called, module.siblings.besides)
@@ -155,7 +159,7 @@ class ModuleWriter:
         return list(dict.fromkeys(call.function for call in calls))
 
     def kernel(self, node: Call) -> Kernel | None:
-        return native_kernel(node, self.policy, self.checked)
+        return native_kernel(node, self.policy, self.checked, self.variant.split)
 
     def _write(self, function: Function, once: bool) -> Written:
         wish = self._reserved.get(function) or function_name(function)
@@ -172,11 +176,13 @@ class ModuleWriter:
         return written
 
 
-def native_kernel(node: Call, policy: Policy, checked: bool) -> Kernel | None:
+def native_kernel(
+    node: Call, policy: Policy, checked: bool, split: bool = False
+) -> Kernel | None:
     """The native kernel that runs the call: none that would clamp what is to be checked."""
     if checked and _clamps(node.function):
         return None
-    return choose(KERNELS, node, policy)[0]
+    return choose(SPLIT_KERNELS if split else KERNELS, node, policy)[0]
 
 
 @lru_cache(maxsize=1024)

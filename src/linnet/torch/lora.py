@@ -167,6 +167,7 @@ def adaptable(module: Training, patterns: str | Iterable[str]) -> list[str]:
     chosen: set[str] = set()
     for pattern, fits in fitting("add_lora", patterns, paths, "weight").items():
         reasons = {p: _unfit(p, general.get(p), linears, held[p], sharing) for p in fits}
+        reasons |= {p: f"{p} is split over devices" for p in fits if p in module.parts}
         fit = [path for path, reason in reasons.items() if reason is None]
         if not fit:
             raise PlanError(f"add_lora: {pattern!r} fits no weight to adapt: {reasons[fits[0]]}")

@@ -41,6 +41,7 @@ from linnet.torch.body import RESERVED
 from linnet.torch.emit import Entry, Generated, generate, native_kernel
 from linnet.torch.express import TORCH_NAMES
 from linnet.torch.layout import Layout
+from linnet.torch.parallel import Shards, joined
 from linnet.torch.saving import origins
 from linnet.torch.stored import (
     NOTHING,
@@ -53,10 +54,11 @@ from linnet.torch.stored import (
     refuse_blocks,
 )
 from linnet.torch.training import Training
-from linnet.torch.variant import PLAIN, Variant
+from linnet.torch.variant import Variant
 from linnet.types import DType, TensorType
 from linnet.weights import Bound, Slot, as_array, dtype_name, plan_bindings, read_bound
 from linnet.weights.checkpoint import Weights
+from linnet.weights.part import Part, cut
 from linnet.workspace import Workspace
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, t) for name, t in TORCH_NAMES.items()}
@@ -67,7 +69,6 @@ _LATER: dict[str, tuple[object, ...]] = {
     "device_map": (None,),
     "max_memory": (None,),
     "offload": (True,),
-    "tensor_parallel": (None,),
     "tp_rules": (None,),
 }
 # Sizes found for the shapes of earlier calls; more than a server meets.
@@ -98,6 +99,7 @@ def load(
     overrides: Collection[str] = (),
     on_bound: Callable[[Sequence[Bound]], None] | None = None,
     unread: Collection[str] = (),
+    tensor_parallel: object = None,
     **later: object,
 ) -> LinnetModule:
     """The program as an nn.Module whose entries run generated source.
@@ -108,13 +110,21 @@ def load(
     `checked` makes a runtime index outside its axis an error instead of clamping it. `overrides`
     names generics changed from a card's, which may leave out layers of the checkpoint. `unread` has
     patterns (`cls.*`) of tensors that may go unbound. `on_bound` is told which tensor fills which
-    parameter. `trainable` is what `set_trainable` takes, `amp` the module's own. Everything that is
-    wrong with the source, the generics or the weights is one PlanError.
+    parameter. `trainable` is what `set_trainable` takes, `amp` the module's own. `tensor_parallel`,
+    a DeviceMesh, binds the root's `Shards` to its size, and each of its processes holds and reads
+    its part. Everything that is wrong with the source, the generics or the weights is one
+    PlanError.
     """
     _refuse_later(later)
     place = _device(device)
     policy = policy_named(numerics)
     check_storage(storage, policy, trains=trainable is not False)
+    shards = None if tensor_parallel is None else joined(tensor_parallel, place)
+    if shards is not None and storage is not None:
+        raise PlanError(
+            f"storage={storage!r} with tensor_parallel: a shard's weights stay in the program's "
+            "dtypes; leave one of them out"
+        )
     loaded = load_source(
         source,
         generics=generics,
@@ -131,6 +141,7 @@ def load(
         policy=policy,
         overrides=overrides,
         unread=unread,
+        shard=shards.shard if shards is not None else None,
     )
     bound = loaded.bound or []
     if on_bound is not None:
@@ -139,7 +150,14 @@ def load(
     kernel = partial(native_kernel, policy=policy, checked=checked)
     stored = plan_storage(loaded.program, storage, bound, kernel)
     module = LinnetModule(
-        loaded.program, policy, place, checked=checked, present=present, stored=stored
+        loaded.program,
+        policy,
+        place,
+        checked=checked,
+        present=present,
+        stored=stored,
+        shards=shards,
+        parts=loaded.parts,
     )
     module._fill(bound)
     module._initialise(seed)
@@ -194,10 +212,11 @@ def bind_weights(
     """The module's parameters and buffers are the checkpoint's tensors, all checked first."""
     refuse_blocks(module._stored, "bind_weights")
     slots = [
-        Slot(path, tuple(tensor.shape), _NAMES[tensor.dtype], optional)
+        Slot(path, module._whole(path, tensor), _NAMES[tensor.dtype], optional)
         for path, tensor, optional in module._slots()
     ]
-    module._fill(plan_bindings(slots, weights, bindings, strict=strict, cast_dtype=cast_dtype))
+    bound = plan_bindings(slots, weights, bindings, strict=strict, cast_dtype=cast_dtype)
+    module._fill(cut(bound, module.parts))
 
 
 def _refuse_later(options: Mapping[str, object]) -> None:
@@ -283,8 +302,11 @@ class LinnetModule(Training):
         checked: bool = False,
         present: Iterable[str] = (),
         stored: Stored = NOTHING,
+        shards: Shards | None = None,
+        parts: Mapping[str, Part] | None = None,
     ) -> None:
         super().__init__()
+        self.shards = shards
         self.program = program
         self.numerics = numerics
         self._checked = checked
@@ -292,7 +314,8 @@ class LinnetModule(Training):
         self._states: list[str] = []
         self._anchor = torch.empty(0, device=device)
         self._codes: dict[Variant, Code] = {}
-        self._take_code(self._generated(PLAIN))
+        self._variant = Variant(split=shards is not None)
+        self._take_code(self._generated(self._variant))
         self._layout = Layout(self, program, self._code.besides)
         filled = frozenset(present)
         for entry in program.manifest.entries:
@@ -301,6 +324,8 @@ class LinnetModule(Training):
             for path in entry.expanded():
                 if used or path in filled:
                     self._declare(path, entry, device)
+        declared = {path for path, _, _ in self._slots()}
+        self.parts = {path: part for path, part in (parts or {}).items() if path in declared}
 
     # ------------------------------------------------ the tree
 
@@ -371,6 +396,11 @@ class LinnetModule(Training):
                 if tensor is not None:
                     yield path, tensor, entry.optional
 
+    def _whole(self, path: str, tensor: Tensor) -> tuple[int, ...]:
+        """The shape of the parameter in the whole model."""
+        part = self.parts.get(path)
+        return tuple(tensor.shape) if part is None else part.whole(tensor.shape)
+
     def _put(self, path: str, tensor: Tensor | nn.Parameter) -> None:
         owner, name = self._owner(path)
         if name in owner._parameters:
@@ -387,8 +417,10 @@ class LinnetModule(Training):
                 continue
             value = torch.zeros(unfilled.shape, dtype=unfilled.dtype)
             if unfilled.dtype.is_floating_point:
-                noise = torch.randn(unfilled.shape, generator=source) * 0.02
-                value = noise.to(unfilled.dtype)
+                # A shard draws the whole, so that all of them together are one model.
+                drawn = torch.randn(self._whole(path, unfilled), generator=source)
+                drawn = self.parts[path].cut(drawn) if path in self.parts else drawn
+                value = (drawn * 0.02).to(unfilled.dtype)
             self._take(path, value)
         for path in sorted(self._stored.members):
             owner, name = self._owner(path)
@@ -473,7 +505,10 @@ class LinnetModule(Training):
                 variant=variant,
                 stored=self._stored,
             )
-            self._codes[variant] = Code(text, self.program.name, self.device)
+            code = Code(text, self.program.name, self.device)
+            if self.shards is not None:
+                code.space["SHARDS"] = self.shards
+            self._codes[variant] = code
         return self._codes[variant]
 
     def _take_code(self, code: Code) -> None:
@@ -630,7 +665,8 @@ class LinnetModule(Training):
     def copy_weights(self, source: nn.Module | Mapping[str, Tensor]) -> None:
         """Parameters and buffers get the values of the source's tensors of the same paths.
 
-        The source must have all of them, in these shapes; dtypes are converted.
+        The source must have all of them, in these shapes; dtypes are converted. A shard takes its
+        part of a whole model's.
         """
         refuse_blocks(self._stored, "copy_weights")
         found = source.state_dict() if isinstance(source, nn.Module) else source
@@ -638,6 +674,9 @@ class LinnetModule(Training):
         pairs: list[tuple[str, Tensor, Tensor]] = []
         for path, own, _ in self._slots():
             other = found.get(path)
+            if other is not None and path in self.parts:
+                if tuple(other.shape) == self._whole(path, own) != tuple(own.shape):
+                    other = self.parts[path].cut(other)
             if other is None:
                 problems.append(f"{path}: the source has no such tensor")
             elif tuple(other.shape) != tuple(own.shape):

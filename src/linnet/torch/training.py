@@ -28,8 +28,10 @@ from linnet.torch.stored import refuse_blocks
 from linnet.torch.variant import PLAIN, Variant
 
 if TYPE_CHECKING:
+    from linnet.torch.parallel import Shards
     from linnet.torch.runtime import Code
     from linnet.torch.stored import Stored
+    from linnet.weights.part import Part
 
 AMP: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "f16": torch.float16}
 
@@ -40,6 +42,8 @@ class Training(nn.Module):
     if TYPE_CHECKING:
         program: Program
         _stored: Stored
+        shards: Shards | None
+        parts: dict[str, Part]
 
         @property
         def device(self) -> torch.device: ...
@@ -214,7 +218,8 @@ class Training(nn.Module):
 
         `names` are those of the checkpoint that was loaded, or (linnet) paths, under which the file
         loads without bindings. `dtype` is that of floats in the file. A file that stands there is
-        replaced when the new one is complete.
+        replaced when the new one is complete. Of a split model every process calls this, and the
+        first one writes the whole model.
         """
         refuse_blocks(self._stored, "save_weights")
         tensors = {path: tensor for path, tensor, _ in self._slots()}
@@ -231,6 +236,10 @@ class Training(nn.Module):
                 if known is not None:
                     shape = tuple(tensors[part].shape)
                     origin[part] = Origin(adapter_names(known.name)[i], shape, None)
+        if self.shards is not None:
+            tensors = self.shards.collected(tensors, self.parts)
+            if self.shards.shard.index:
+                return
         save(
             path,
             tensors,

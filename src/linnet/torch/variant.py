@@ -12,7 +12,8 @@ class Variant:
     """`rebinding`: a state is assigned its new value, and no tensor is written into.
     `checkpointed`: blocks of arrays run again for the backward pass. `adapted`: the weights that
     may have LoRA adapters, `*` for positions. `siblings`: products of one input are one over
-    weights that lie side by side, except those of the paths `apart`.
+    weights that lie side by side, except those of the paths `apart`. `split`: the program is one
+    shard's, and its collectives speak with the others.
     """
 
     rebinding: bool = False
@@ -20,6 +21,7 @@ class Variant:
     adapted: frozenset[str] = frozenset()
     siblings: bool = True
     apart: frozenset[str] = frozenset()
+    split: bool = False
 
     def adapts(self, param: Param) -> bool:
         """Whether the member may have an adapter: some adapted path ends in its own."""

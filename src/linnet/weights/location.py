@@ -38,6 +38,21 @@ class MappedFile:
         """The bytes from start to end, not copied; what is written there stays in this process."""
         return memoryview(self._mapping())[start:end]
 
+    def strips(self, start: int, rows: int, stride: int, first: int, last: int) -> Array:
+        """`[rows, last - first]`: the bytes from first to last of each row of `stride` bytes.
+
+        No other byte is read. One row is not copied.
+        """
+        if not rows or first >= last:
+            return np.empty((rows, last - first), np.uint8)
+        if rows == 1:
+            return np.frombuffer(self.view(start + first, start + last), np.uint8)[None]
+        out = np.empty((rows, last - first), np.uint8)
+        for row in range(rows):
+            at = start + row * stride
+            out[row] = np.frombuffer(self.view(at + first, at + last), np.uint8)
+        return out
+
     def release(self, start: int, end: int) -> None:
         """The pages inside the range count as memory no longer; reading them again is allowed."""
         first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -129,7 +144,7 @@ class TensorLocation:
             case None:
                 return self._numbers(data, dtype)
             case Paired(heads):
-                return _halves(self._numbers(data, dtype), heads)
+                return halves(self._numbers(data, dtype), heads)
             case Transposed():
                 return np.ascontiguousarray(self._numbers(data, dtype).T)
             case PlusOne():
@@ -169,7 +184,7 @@ class TensorLocation:
         return result
 
 
-def _halves(array: Array, heads: int) -> Array:
+def halves(array: Array, heads: int) -> Array:
     """Rows 2k and 2k + 1 of a head are its k-th pair: all first ones, then all second ones."""
     paired = array.reshape(heads, -1, 2, *array.shape[1:])
     return np.ascontiguousarray(paired.swapaxes(1, 2)).reshape(array.shape)

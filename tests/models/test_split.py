@@ -1,0 +1,89 @@
+"""Split models in two processes beside the whole model in one."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import linnet.torch
+from backends.split_worker import ENTRIES, LOSSES, computed, poisoned, split, together
+from linnet import nest
+from linnet.weights import read_arrays, write_safetensors
+
+from . import tiny
+
+SIZES: dict[str, int | str] = {**tiny.SIZES, "Batch": 2, "MaxSeq": 16}
+# The axis of each projection that is split.
+AXES = {**{f"{p}_proj": 0 for p in ("q", "k", "v", "gate", "up")}, "o_proj": 1, "down_proj": 1}
+AXES["lm_head"] = 0
+
+
+def files(place: Path, tensors: Any) -> list[Path]:
+    """A checkpoint for each process that has numbers only where it is to read them."""
+    paths = [place / f"{rank}.safetensors" for rank in range(2)]
+    for rank, path in enumerate(paths):
+        write_safetensors(path, poisoned(tensors, AXES, rank))
+    return paths
+
+
+def beside_the_whole(load: Any, tensors: Any, place: Path) -> None:
+    torch.save(computed(load(weights=tensors, trainable=True)), place / "whole.pt")
+    together(split, load, files(place, tensors), place / "whole.pt")
+    saved = read_arrays(place / "saved.safetensors")
+    assert saved.keys() == tensors.keys()
+    assert all(np.array_equal(saved[name], whole) for name, whole in tensors.items())
+
+
+@pytest.mark.slow
+def test_the_family_in_two_processes(tmp_path: Path) -> None:
+    load = partial(
+        linnet.torch.load,
+        tiny.FAMILY,
+        generics=SIZES,
+        bindings=tiny.NAMES,
+        entries=(*ENTRIES, *LOSSES),
+    )
+    beside_the_whole(load, tiny.weights(), tmp_path)
+
+
+@pytest.mark.slow
+def test_a_family_with_norms_of_heads_in_two_processes(tmp_path: Path) -> None:
+    norms = {f"layers.{{i}}.attention.{p}_norm.weight": f"n.{{i}}.{p}_norm.weight" for p in "qk"}
+    tensors = dict(tiny.weights())
+    tensors = {name: x for name, x in tensors.items() if "layers.1" not in name}
+    for p in "qk":
+        tensors[f"n.0.{p}_norm.weight"] = tensors["model.norm.weight"][:8]
+    load = partial(
+        linnet.torch.load,
+        tiny.FAMILY.parent / "qwen3",
+        generics={**SIZES, "HeadDim": 8, "Layers": 1},
+        bindings={**tiny.NAMES, **norms},
+        entries=LOSSES,
+    )
+    beside_the_whole(load, tensors, tmp_path)
+
+
+@pytest.mark.slow
+def test_the_seeds_card_in_two_processes(seed: Path, tmp_path: Path) -> None:
+    load = partial(nest.load, seed, generics=SIZES, entries=("prefill", "decode", "loss_packed"))
+    beside_the_whole(load, tiny.weights(), tmp_path)
+
+
+@pytest.mark.slow
+def test_the_documents_script(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "pytorch.md").read_text(encoding="utf-8")
+    for name, body in re.findall(r"^```\w+ (mlp\.linnet|split\.py)\n(.*?)^```$", page, re.M | re.S):
+        (tmp_path / name).write_text(body, encoding="utf-8")
+    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*run, "split.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert sorted(done.stdout.splitlines()) == ["0 (16, 8) True", "1 (16, 8) True"], done.stderr
