@@ -176,9 +176,7 @@ class ModuleWriter:
         return written
 
 
-def native_kernel(
-    node: Call, policy: Policy, checked: bool, split: bool = False
-) -> Kernel | None:
+def native_kernel(node: Call, policy: Policy, checked: bool, split: bool = False) -> Kernel | None:
     """The native kernel that runs the call: none that would clamp what is to be checked."""
     if checked and _clamps(node.function):
         return None
