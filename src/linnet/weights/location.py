@@ -164,7 +164,7 @@ class TensorLocation:
             case None:
                 return data
             case Paired(heads):
-                return _halves(data, heads)
+                return halves(data, heads)
             case _:
                 return None
 
