@@ -133,7 +133,7 @@ def test_the_family_reads_as_one_would_write_it() -> None:
     for line in (
         "    for layer in self.layers:",
         "    kernels.write_span_(self.keys, k, at)",
-        "    mixed = kernels.attention(q, k, v, 0.5, mask=pass_alone_mask)",
+        "    mixed = attend.span_attention(q, k, v, 0, 0.5)",
         "def generate_until(self, token, pos, eos, *, MaxNew):",
         "    while running & (count < MaxNew):",
     ):

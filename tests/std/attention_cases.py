@@ -18,8 +18,10 @@ def attention() -> Iterator[Case]:
     yield from shared_mask()
     yield from row_masks()
     yield from sinks()
+    yield from spans()
+    yield from rows()
+    yield from packs()
     yield from paged()
-    yield from paged_sinks()
     yield from heads()
     yield from paged_prefill()
 
@@ -123,6 +125,74 @@ def sinks() -> Iterator[Case]:
         yield Case(op, label, given, expected, {}, 1e-4)
 
 
+def number(value: int | None) -> Any:
+    return None if value is None else np.int32(value)
+
+
+def seen_from(own: Any, keys: Any, window: int | None) -> np.ndarray:
+    """Which keys, at their positions, each query sees from its own."""
+    back = np.asarray(own)[:, None] - np.asarray(keys)
+    return (back >= 0) & (back < (2**40 if window is None else window))
+
+
+def spans() -> Iterator[Case]:
+    """At the first position, inside, past the keys, and where some or all queries see nothing."""
+    op = "std.nn.attention.span_attention"
+    for dtype in FLOATS:
+        sink = numbers(102, (H,), dtype)
+        for at in (0, 2, 4, 9, -1, -7, 2**31 - 1) if dtype == F32 else (2, -1):
+            for window, sinks in ((None, None), (1, None), (2, sink), (60, None), (0, None)):
+                given = inputs(100, HK, dtype)
+                seen = seen_from(at + np.arange(Q), np.arange(K), window)
+                expected = over_heads(*three(given), np.broadcast_to(seen, (B, Q, K)), sinks)
+                given |= {"at": np.int32(at), "window": number(window), "sinks": sinks}
+                label = f"{dtype} {at} {window} {sinks is not None}"
+                yield Case(op, label, given, expected, {}, ROUNDING[dtype])
+    given = {**inputs(103, H, F32), "at": np.int32(0)}
+    given["query"] = given["query"][:, :, :0]
+    yield Case(op, "no queries", given, np.zeros((B, H, 0, D), F32))
+
+
+def rows() -> Iterator[Case]:
+    op = "std.nn.attention.rows_attention"
+    for dtype in FLOATS:
+        sink = numbers(112, (H,), dtype)
+        for positions in ((0, 0), (4, 1), (-1, 9), (2**31 - 1, 3)) if dtype == F32 else ((4, 1),):
+            for window, sinks in ((None, None), (1, None), (3, sink), (60, None), (0, None)):
+                given = inputs(110, HK, dtype)
+                given["query"] = given["query"][:, :, :1]
+                seen = seen_from(positions, np.arange(K), window)[:, None]
+                expected = over_heads(*three(given), seen, sinks)
+                given |= {"positions": i32(*positions), "window": number(window), "sinks": sinks}
+                label = f"{dtype} {positions} {window} {sinks is not None}"
+                yield Case(op, label, given, expected, {}, ROUNDING[dtype])
+
+
+def packs() -> Iterator[Case]:
+    op = "std.nn.attention.packed_attention"
+    one, two = list(range(6)), [*range(20), *range(1, 25)]
+    layouts = {
+        "one prompt": (one, [3] * 6),
+        "two prompts": (two, [0] * 20 + [1] * 24),
+        "in turns": (two, [0, 1] * 22),
+        "padded": ([*range(30), *[9] * 14], [0] * 30 + [-1] * 14),
+        "backwards": (one[::-1], [0, 0, 0, 1, 1, 1]),
+    }
+    for dtype in (F32, BF16):
+        for name, (at, segments) in list(layouts.items())[: 5 if dtype == F32 else 2]:
+            count = len(at)
+            q, sink = numbers(120, (1, H, count, D), dtype), numbers(121, (H,), dtype)
+            k, v = (numbers(seed, (1, HK, count, D), dtype) for seed in (122, 123))
+            for window, sinks in ((None, None), (3, None), (4, sink), (0, None)):
+                seen = seen_from(at, at, window) & np.equal.outer(segments, segments)
+                given = {"query": q, "key": k, "value": v, "scale": SCALE, "sinks": sinks}
+                expected = over_heads(*three(given), seen[None], sinks)
+                given |= {"positions": i32(*at), "segments": i32(*segments)}
+                given["window"] = number(window)
+                label = f"{dtype} {name} {window} {sinks is not None}"
+                yield Case(op, label, given, expected, {}, ROUNDING[dtype])
+
+
 def pool(seed: int, dtype: np.dtype) -> dict[str, Any]:
     """Keys and values of 8 pages of 4 positions."""
     return {
@@ -140,53 +210,31 @@ def places(table: np.ndarray, row: int, position: int) -> list[int]:
 TABLE = np.array([[7, 2, 0], [3, 6, 0], [5, 0, 0]], np.int32)  # unused cells name page 0
 
 
-def over_pages(query: Any, given: dict[str, Any], at: list[int]) -> np.ndarray:
+def over_pages(query: Any, given: dict[str, Any], at: list[int], sink: Any = None) -> np.ndarray:
     """One query `[H, D]` over these places of the pool."""
     out = np.zeros(query.shape)
     for h in range(H):
         keys, values = (given[name][0, h // (H // HK), at] for name in ("key", "value"))
-        out[h] = attend(query[h], keys, values, np.ones(len(at), bool))
+        idle = None if sink is None else float(sink[h])
+        out[h] = attend(query[h], keys, values, np.ones(len(at), bool), idle)
     return out
 
 
 def paged() -> Iterator[Case]:
     op = "std.nn.attention.paged_attention"
     for dtype in (F32, BF16):
+        given, query, sink = pool(70, dtype), numbers(72, (3, H, 1, D), dtype), numbers(78, (H,))
         for positions in ((0, 0, 0), (11, 5, 3), (4, 7, 2)):
-            given = pool(70, dtype)
-            query = numbers(72, (3, H, 1, D), dtype)
-            expected = np.zeros(query.shape)
-            for b in range(3):
-                at = places(TABLE, b, positions[b])
-                expected[b, :, 0] = over_pages(query[b, :, 0], given, at)
-            inputs = {"query": query, **given, "table": TABLE, "positions": i32(*positions)}
-            label = f"{dtype} {positions}"
-            value = expected.astype(dtype)
-            yield Case(op, label, inputs, value, {"Size": 4}, ROUNDING[dtype])
-    first, positions = (0, 2, 3), (11, 5, 3)
-    for b in range(3):
-        at = places(TABLE, b, positions[b])[first[b] :]
-        expected[b, :, 0] = over_pages(query[b, :, 0], given, at)
-    inputs = {**inputs, "positions": i32(*positions), "first": i32(*first)}
-    value = expected.astype(dtype)
-    yield Case(op, "first", inputs, value, {"Size": 4}, ROUNDING[dtype])
-
-
-def paged_sinks() -> Iterator[Case]:
-    op, positions, first = "std.nn.attention.paged_sink_attention", (11, 5, 3), (0, 2, 3)
-    given, query, sink = pool(75, F32), numbers(77, (3, H, 1, D)), numbers(78, (H,))
-    for since in (None, first):
-        expected = np.zeros(query.shape)
-        for b in range(3):
-            at = places(TABLE, b, positions[b])[since[b] if since else 0 :]
-            for h in range(H):
-                keys, values = (wide(given[n][0, h // (H // HK), at]) for n in ("key", "value"))
-                weights = np.exp(keys @ wide(query[b, h, 0]) * wide(SCALE))
-                expected[b, h, 0] = weights @ values / (weights.sum() + np.exp(wide(sink[h])))
-        inputs = {"query": query, **given, "sinks": sink, "table": TABLE}
-        inputs |= {"positions": i32(*positions), "first": i32(*since) if since else None}
-        value = expected.astype(F32)
-        yield Case(op, f"first {since}", inputs, value, {"Size": 4}, ROUNDING[F32])
+            for window, sinks in ((None, None), (3, None), (5, sink.astype(dtype))):
+                expected = np.zeros(query.shape)
+                for b in range(3):
+                    at = places(TABLE, b, positions[b])[-(window or 12) :]
+                    expected[b, :, 0] = over_pages(query[b, :, 0], given, at, sinks)
+                inputs = {"query": query, **given, "table": TABLE, "positions": i32(*positions)}
+                inputs |= {"window": number(window), "sinks": sinks}
+                label = f"{dtype} {positions} {window}"
+                value = expected.astype(dtype)
+                yield Case(op, label, inputs, value, {"Size": 4}, ROUNDING[dtype])
 
 
 def heads() -> Iterator[Case]:
@@ -201,23 +249,14 @@ def paged_prefill() -> Iterator[Case]:
     rows, positions = (0, 0, 0, 2, 1, 1), (0, 1, 11, 3, 6, 7)
     for dtype in (F32, BF16):
         given = pool(80, dtype)
-        query = numbers(82, (1, H, 6, D), dtype)
-        expected = np.zeros(query.shape)
-        for p in range(6):
-            at = places(TABLE, rows[p], positions[p])
-            expected[0, :, p] = over_pages(query[0, :, p], given, at)
-        inputs = {
-            "query": query,
-            **given,
-            "table": TABLE,
-            "rows": i32(*rows),
-            "positions": i32(*positions),
-        }
-        value = expected.astype(dtype)
-        yield Case(op, f"{dtype}", inputs, value, {"Size": 4}, ROUNDING[dtype])
-        first = i32(0, 1, 4, 0, 6, 5)
-        for p in range(6):
-            at = places(TABLE, rows[p], positions[p])[first[p] :]
-            expected[0, :, p] = over_pages(query[0, :, p], given, at)
-        inputs, value = {**inputs, "first": first}, expected.astype(dtype)
-        yield Case(op, f"first {dtype}", inputs, value, {"Size": 4}, ROUNDING[dtype])
+        query, sink = numbers(82, (1, H, 6, D), dtype), numbers(83, (H,), dtype)
+        for window, sinks in ((None, None), (4, None), (None, sink), (2, sink)):
+            expected = np.zeros(query.shape)
+            for p in range(6):
+                at = places(TABLE, rows[p], positions[p])[-(window or 12) :]
+                expected[0, :, p] = over_pages(query[0, :, p], given, at, sinks)
+            inputs = {"query": query, **given, "table": TABLE}
+            inputs |= {"rows": i32(*rows), "positions": i32(*positions)}
+            inputs |= {"window": number(window), "sinks": sinks}
+            label, value = f"{dtype} {window} {sinks is not None}", expected.astype(dtype)
+            yield Case(op, label, inputs, value, {"Size": 4}, ROUNDING[dtype])

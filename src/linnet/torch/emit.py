@@ -42,7 +42,7 @@ from linnet.torch.siblings import Beside, Siblings, find_siblings
 from linnet.torch.stored import NOTHING, Stored
 from linnet.torch.variant import PLAIN, Variant
 
-_NATIVE = ("blocks", "kernels", "lora", "quantised", "training")
+_NATIVE = ("attend", "blocks", "kernels", "lora", "quantised", "training")
 _MODULE_NAMES = ("torch", "F", *_NATIVE, "once", "world", "self", "DEVICE", "SHARDS")
 
 

@@ -13,11 +13,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from linnet.backends import Kernel, Sample, call_dims, call_dtype
-from linnet.core.derive import dtype_of, shape_of
-from linnet.core.ir import Call, Node, Result
+from linnet.core.derive import dtype_of
+from linnet.core.ir import Call
 from linnet.diagnostics import PlanError
 from linnet.policy import Policy
-from linnet.types import F16, F32, F64, U16, U32, U64
+from linnet.types import F32, F64, U16, U32, U64
 
 Number = bool | int | float
 
@@ -238,6 +238,11 @@ _U64: dict[str, Callable[..., Tensor]] = {
 
 def embedding(ids: Tensor, table: Tensor) -> Tensor:
     """Rows of the table; an id outside it reads the nearest row."""
+    if ids.device.type == "cpu" and not torch.compiler.is_compiling():
+        try:
+            return F.embedding(ids, table)  # it looks at every id on its way
+        except IndexError:
+            pass
     return F.embedding(ids.clamp(0, table.shape[0] - 1), table)
 
 
@@ -409,119 +414,6 @@ def swiglu(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
     return F.linear(F.silu(F.linear(x, gate)) * F.linear(x, up), down)
 
 
-# ---------------------------------------------------------------- attention
-
-
-def attention(
-    query: Tensor, key: Tensor, value: Tensor, scale: float | Tensor, mask: Tensor | None = None
-) -> Tensor:
-    """Softmax attention; a query that may see nothing gets the mean of all values.
-
-    Heads of the query may share a head of the keys; the mask is `[Q, K]` or, a row at a time,
-    `[B, Q, K]`. Computed in the dtype of the inputs.
-    """
-    if isinstance(scale, Tensor):
-        query, scale = query * scale.to(query.dtype), 1.0
-    bias = None
-    if mask is not None:
-        # Not -inf: a row of nothing else must be uniform. It swallows every real score.
-        bias = torch.where(mask, 0.0, -1e30).to(query.dtype)
-        bias = bias[:, None] if mask.ndim == 3 else bias
-    return F.scaled_dot_product_attention(
-        query, key, value, attn_mask=bias, scale=scale, enable_gqa=query.shape[1] != key.shape[1]
-    )
-
-
-def attention_f32(
-    query: Tensor, key: Tensor, value: Tensor, scale: float | Tensor, mask: Tensor | None = None
-) -> Tensor:
-    """`attention` computed in f32 and rounded once."""
-    return attention(query.float(), key.float(), value.float(), scale, mask).to(query.dtype)
-
-
-def sink_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    sinks: Tensor,
-    scale: float | Tensor,
-    mask: Tensor,
-) -> Tensor:
-    """Attention with a logit of each head that takes part in the softmax and has no value."""
-    rows, heads, queries, width = query.shape
-    groups = key.shape[1]
-    wide = query.float().reshape(rows, groups, heads // groups, queries, width)
-    scores = torch.einsum("bhgqd,bhkd->bhgqk", wide, key.float()) * scale
-    scores = torch.where(mask[:, None, None], scores, -1e30)
-    sink = sinks.float().reshape(1, groups, -1, 1, 1).expand(*scores.shape[:-1], 1)
-    weights = torch.cat((scores, sink), -1).softmax(-1)[..., :-1]
-    mixed = torch.einsum("bhgqk,bhkd->bhgqd", weights, value.float())
-    return mixed.reshape(query.shape).to(query.dtype)
-
-
-def paged_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    table: Tensor,
-    positions: Tensor,
-    scale: float | Tensor,
-    first: Tensor | None = None,
-    *,
-    Size: int,
-) -> Tensor:
-    """One query for each row over its pages, from its first position to its own, in f32."""
-    length = table.shape[1] * Size
-    inside = torch.arange(Size, dtype=torch.int32, device=table.device)
-    places = (table[:, :, None] * Size + inside).clamp(0, key.shape[2] - 1).reshape(-1, length)
-    keys = key[0][:, places].transpose(0, 1)
-    values = value[0][:, places].transpose(0, 1)
-    seen = _between(first, positions, length)
-    return attention_f32(query, keys, values, scale, seen[:, None])
-
-
-def paged_prefill_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    table: Tensor,
-    rows: Tensor,
-    positions: Tensor,
-    scale: float | Tensor,
-    first: Tensor | None = None,
-    *,
-    Size: int,
-) -> Tensor:
-    """Packed queries, each over the pages of its row, from its first position to its own, in f32.
-
-    Every row's pages are gathered once, side by side; a query sees those of its own row.
-    """
-    count, length = table.shape[0], table.shape[1] * Size
-    inside = torch.arange(Size, dtype=torch.int32, device=table.device)
-    places = (table[:, :, None] * Size + inside).clamp(0, key.shape[2] - 1).flatten()
-    own = torch.arange(count, device=table.device) == rows.clamp(0, count - 1)[:, None]
-    seen = _between(first, positions, length)
-    bias = torch.where(seen, 0.0, -1e30)[:, None].expand(-1, count, -1)
-    # Another row's keys are not even part of the mean that a query which sees nothing gets.
-    bias = torch.where(own[:, :, None], bias, float("-inf")).reshape(-1, count * length)
-    mixed = F.scaled_dot_product_attention(
-        query.float() * scale,
-        key[:, :, places].float(),
-        value[:, :, places].float(),
-        attn_mask=bias,
-        scale=1.0,
-        enable_gqa=query.shape[1] != key.shape[1],
-    )
-    return mixed.to(query.dtype)
-
-
-def _between(first: Tensor | None, last: Tensor, length: int) -> Tensor:
-    """`[N, length]`: the positions from each query's first, or 0, to its last."""
-    position = torch.arange(length, device=last.device)
-    seen = position <= last[:, None]
-    return seen if first is None else seen & (position >= first[:, None])
-
-
 # ---------------------------------------------------------------- convolution and pooling
 
 
@@ -666,25 +558,8 @@ def _scaled_once(call: Call) -> str | None:
     return "computes in f64, the op in f32" if dtype == F64 else None
 
 
-def _no_unseen_row(call: Call) -> str | None:
-    """In f16 the score of an unseen key is -inf, and a query that sees none would be NaN."""
-    dtype = call_dtype(call)
-    if dtype == F64:
-        return "computes in f64, the op in f32"
-    masks = [x for p, x in zip(call.function.params, call.inputs, strict=True) if p.name == "mask"]
-    if dtype != F16 or all(_sees_itself(mask) for mask in masks):
-        return None
-    return "f16 cannot hold the score of an unseen key"
-
-
-def _sees_itself(mask: Node) -> bool:
-    """The mask is a causal one with a key for every query."""
-    match mask:
-        case Result(Call(function)) if str(function.op) == "std.nn.attention::causal_mask":
-            queries, keys = shape_of(mask)
-            return queries == keys
-        case _:
-            return False
+def _not_f64(call: Call) -> str | None:
+    return "computes in f64, the op in f32" if call_dtype(call) == F64 else None
 
 
 def _elementwise(policy: Policy, run: str) -> tuple[Kernel, ...]:
@@ -697,12 +572,15 @@ def _in_steps(run: str, *samples: Sample) -> tuple[Kernel, ...]:
     return (Kernel("equivalent", run, given, _rounds_once), Kernel("fast", run, given))
 
 
-def _attention(*samples: Sample) -> tuple[Kernel, ...]:
-    mask, numbers = frozenset({"mask"}), frozenset({"scale"})
+def _attention(
+    *samples: Sample, run: str = "attention", named: tuple[str, ...] = ("mask",)
+) -> tuple[Kernel, ...]:
+    names, numbers = frozenset(named), frozenset({"scale", "at", "window"})
+    run = f"attend.{run}"
     return (
-        Kernel("fast", "kernels.attention", samples, _no_unseen_row, mask, numbers=numbers),
-        Kernel("equivalent", "kernels.attention", samples, _is_f32, mask, numbers=numbers),
-        Kernel("equivalent", "kernels.attention_f32", samples, named=mask, numbers=numbers),
+        Kernel("fast", run, samples, _not_f64, names, numbers=numbers),
+        Kernel("equivalent", run, samples, _is_f32, names, numbers=numbers),
+        Kernel("equivalent", f"{run}_f32", samples, named=names, numbers=numbers),
     )
 
 
@@ -738,8 +616,66 @@ _CACHE = {"B": 3, "H": 2, "S": 5, "D": 4}
 _LOSS = {"N": 5, "H": 6, "V": 7}
 _TARGETS = {"targets": (-2, 8)}
 _SINKS = {"B": 2, "Hq": 6, "Hk": 2, "Q": 3, "K": 5, "D": 8}
+_SEEING = ("window", "sinks")
+_SINK: dict[str, tuple[float, float]] = {"sinks": (-2, 2)}
+_SPAN = {"B": 2, "Hq": 6, "Hk": 2, "Q": 3, "K": 9, "D": 8}
+# Sizes and values of spans: one query and more, a prompt, blocks of a long one, at each edge, with
+# windows from none to more than there is, and where some query sees nothing.
+_SPANS: tuple[tuple[dict[str, int], dict[str, tuple[float, float]]], ...] = tuple(
+    (sizes, {**_SCALE, "at": (at, at), **({"window": (w, w)} if w is not None else {}), **more})
+    for sizes, at, w, more in (
+        ({"Q": 1}, 0, None, {}),
+        ({"Q": 1}, 8, None, {}),
+        ({"Q": 1}, 5, 2, {}),
+        ({"Q": 1}, 5, 50, _SINK),
+        ({"Q": 1}, -1, None, {}),
+        ({"Q": 1}, 12, 5, {}),
+        ({"Q": 1}, 13, 5, {}),
+        ({"Q": 9}, 0, None, {}),
+        ({"Q": 9}, 0, None, _SINK),
+        ({"Q": 9}, 0, 9, {}),
+        ({"Q": 9}, 0, 4, _SINK),
+        ({"Q": 9, "Hk": 6}, 0, None, {}),
+        ({}, 4, None, {}),
+        ({}, 6, 1, {}),
+        ({}, 7, None, {}),
+        ({}, -2, 3, {}),
+        ({}, -5, None, _SINK),
+        ({}, 9, 3, {}),
+        ({}, 2, 0, {}),
+        ({"Q": 12}, 0, None, {}),
+        ({"Q": 300, "K": 301}, 1, 4, {}),
+        ({"Q": 0}, 0, None, {}),
+        ({"Q": 0, "K": 0}, 0, None, {}),
+    )
+)
+_ROWS: tuple[tuple[int, dict[str, tuple[float, float]]], ...] = (
+    (1, {"positions": (4, 4)}),
+    (3, {"positions": (0, 8)}),
+    (3, {"positions": (5, 5), "window": (3, 3)}),
+    (4, {"positions": (-2, 12), "window": (3, 3)}),
+    (4, {"positions": (-2, 12), **_SINK}),
+    (3, {"positions": (0, 8), "window": (0, 0), **_SINK}),
+    (0, {"positions": (0, 0)}),
+)
+_PACKS: tuple[tuple[int, dict[str, tuple[float, float]]], ...] = (
+    (1, {"positions": (4, 4), "segments": (0, 0)}),
+    (7, {"positions": (0, 8), "segments": (0, 1)}),
+    (7, {"positions": (0, 8), "segments": (0, 0), "window": (3, 3), **_SINK}),
+    (7, {"positions": (2, 2), "segments": (-1, 2), "window": (1, 1)}),
+    (5, {"positions": (0, 8), "segments": (0, 2), "window": (0, 0)}),
+    (0, {"positions": (0, 0), "segments": (0, 0)}),
+)
 _PAGES = {"Hq": 4, "Hk": 2, "N": 24, "Pages": 3, "Size": 4, "D": 8}
-_IN_PAGES = {"table": (0, 5), "positions": (0, 11), "first": (-3, 12), **_SCALE}
+_IN_PAGES: dict[str, tuple[float, float]] = {"table": (0, 5), "positions": (0, 11), **_SCALE}
+_OVER_PAGES: tuple[tuple[tuple[str, ...], dict[str, tuple[float, float]]], ...] = (
+    (_SEEING, _IN_PAGES),
+    (_SEEING, {**_IN_PAGES, "positions": (0, 5)}),
+    (_SEEING, {**_IN_PAGES, "table": (-1, 9), "positions": (-1, 3)}),
+    (("sinks",), {**_IN_PAGES, "window": (3, 3)}),
+    ((), {**_IN_PAGES, "window": (7, 7)}),
+    (("sinks",), {**_IN_PAGES, "table": (-1, 9), "positions": (-1, 14), "window": (2, 2)}),
+)
 _NORM = {"S_0": 2, "S_1": 3, "H": 8}
 _EPS = {"eps": (1e-5, 1e-5)}
 _IMAGE = {"B": 2, "C": 6, "H": 5, "W": 4}
@@ -796,32 +732,60 @@ KERNELS: dict[str, tuple[Kernel, ...]] = {
     ),
     "std.nn.attention::sink_attention": _simple(
         "equivalent",
-        "kernels.sink_attention",
+        "attend.sink_attention",
         Sample(_SINKS, ranges=_SCALE),
         numbers=frozenset({"scale"}),
     ),
+    "std.nn.attention::span_attention": _attention(
+        *(
+            Sample({**_SPAN, **sizes}, tuple(n for n in _SEEING if n not in ranges), ranges)
+            for sizes, ranges in _SPANS
+        ),
+        run="span_attention",
+        named=_SEEING,
+    ),
+    "std.nn.attention::rows_attention": _attention(
+        *(
+            Sample(
+                {**_SINKS, "K": 9, "B": rows},
+                tuple(n for n in _SEEING if n not in ranges),
+                {**_SCALE, **ranges},
+            )
+            for rows, ranges in _ROWS
+        ),
+        run="rows_attention",
+        named=_SEEING,
+    ),
+    "std.nn.attention::packed_attention": _attention(
+        *(
+            Sample(
+                {**_SINKS, "P": count},
+                tuple(n for n in _SEEING if n not in ranges),
+                {**_SCALE, **ranges},
+            )
+            for count, ranges in _PACKS
+        ),
+        run="packed_attention",
+        named=_SEEING,
+    ),
     "std.nn.attention::paged_attention": _simple(
         "equivalent",
-        "kernels.paged_attention",
-        Sample({"B": 3, **_PAGES}, ("first",), _IN_PAGES),
-        Sample({"B": 3, **_PAGES}, ranges=_IN_PAGES),
-        Sample({"B": 3, **_PAGES}, ranges={**_IN_PAGES, "table": (-1, 9), "positions": (-1, 3)}),
-        named=frozenset({"first"}),
+        "attend.paged_attention",
+        *(Sample({"B": 3, **_PAGES}, absent, ranges) for absent, ranges in _OVER_PAGES),
+        named=frozenset(_SEEING),
         dims=("Size",),
-        numbers=frozenset({"scale"}),
+        numbers=frozenset({"scale", "window"}),
     ),
     "std.nn.attention::paged_prefill_attention": _simple(
         "equivalent",
-        "kernels.paged_prefill_attention",
-        Sample({"P": 5, "Rows": 3, **_PAGES}, ("first",), {**_IN_PAGES, "rows": (0, 2)}),
-        Sample({"P": 5, "Rows": 3, **_PAGES}, ranges={**_IN_PAGES, "rows": (0, 2)}),
-        Sample(
-            {"P": 5, "Rows": 2, **_PAGES},
-            ranges={**_IN_PAGES, "rows": (-1, 3), "positions": (-1, 3)},
+        "attend.paged_prefill_attention",
+        *(
+            Sample({"P": 5, "Rows": 3, **_PAGES}, absent, {"rows": (-1, 3), **ranges})
+            for absent, ranges in _OVER_PAGES
         ),
-        named=frozenset({"first"}),
+        named=frozenset(_SEEING),
         dims=("Size",),
-        numbers=frozenset({"scale"}),
+        numbers=frozenset({"scale", "window"}),
     ),
     "std.nn.cache::write_at": _writing(
         "exact", "write_at", *(Sample(_CACHE, ranges={"at": (at, at)}) for at in (0, 4, -1, 5))
