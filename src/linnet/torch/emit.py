@@ -38,7 +38,7 @@ from linnet.torch.body import RESERVED, Scope, function_name, member_path
 from linnet.torch.express import UNSIGNED
 from linnet.torch.kernels import KERNELS
 from linnet.torch.parallel import SPLIT_KERNELS
-from linnet.torch.siblings import Beside, Siblings, find_siblings
+from linnet.torch.siblings import Beside, Siblings, find_siblings, opened
 from linnet.torch.stored import NOTHING, Stored
 from linnet.torch.variant import PLAIN, Variant
 
@@ -82,6 +82,8 @@ def generate(
 
     `stored` says which weights are kept in blocks.
     """
+    if variant.siblings and policy != "exact" and not stored.calls:
+        program = opened(program)
     chosen = list(program.entries) if entries is None else list(entries)
     module = ModuleWriter(policy, checked, variant, stored)
     if variant.siblings:
@@ -103,7 +105,8 @@ def generate(
     head += ["SHARDS = world()"] if shards else []
     text = "\n".join(head) + "\n\n\n" + body + "\n"
     called = {n: Entry(w.name, w.takes_self, w.dims) for n, w in written.items()}
-    return Generated(text, called, module.siblings.besides)
+    besides = (b for b in module.siblings.besides if stored.entries.isdisjoint(b.paths))
+    return Generated(text, called, tuple(besides))
 
 
 # ---------------------------------------------------------------- functions

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from linnet.backends import Kernel
+from linnet.core.build import Builder
 from linnet.core.derive import shape_of
 from linnet.core.ir import (
     Call,
@@ -19,14 +20,18 @@ from linnet.core.ir import (
     Node,
     Param,
     Program,
+    Result,
     functions_of,
     operands,
 )
+from linnet.core.rewrite import map_functions, rewrite, substitute
 from linnet.emit import ordered
 
 # The params of an op whose first axes follow each other where calls become one; the results then
 # follow each other along the last axis.
 _ROWS = {"std.nn.linear::linear": ("weight", "bias")}
+# Ops that are products of one input themselves: their weights are these operands.
+_OPENED = {"std.nn.mlp::swiglu": (1, 2)}
 # More members than this share a name that has the first and the last alone.
 _NAMED = 4
 
@@ -70,6 +75,26 @@ class Siblings:
 
     groups: Mapping[Call, Group] = field(default_factory=dict[Call, Group])
     besides: tuple[Beside, ...] = ()
+
+
+def opened(program: Program) -> Program:
+    """The program with the bodies of ops that hold siblings in place of their calls."""
+    if not any(str(f.op) in _OPENED for f in program.functions.values()):
+        return program
+
+    def body_of(node: Node, builder: Builder) -> Node | None:
+        match node:
+            case Result(Call(op, inputs, sizes), index) if str(op.op) in _OPENED:
+                weights = [inputs[at] for at in _OPENED[str(op.op)]]
+                if not all(isinstance(w, Param) and w.kind == "param" for w in weights):
+                    return None
+                params: dict[Node, Node] = dict(zip(op.params, inputs, strict=True))
+                dims = dict(zip(op.dims, sizes, strict=True))
+                return substitute((op.results[index],), params, dims, builder)[0]
+            case _:
+                return None
+
+    return map_functions(program, lambda function, renewed: rewrite(function, body_of, renewed))
 
 
 def find_siblings(
