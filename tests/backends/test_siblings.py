@@ -4,6 +4,8 @@ replaces, moves, copies or trains a weight gets what they would without."""
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -414,3 +416,64 @@ def test_branches_and_loops() -> None:
 def test_finding_them_does_not_depend_on_the_layers() -> None:
     few, many = (optimize(lowered(SOURCE, generics={"Layers": n}), "fast") for n in (2, 40))
     assert generate(few, "fast") == generate(many, "fast")
+
+
+def test_the_page_shows_what_is_generated() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "pytorch.md").read_text()
+    section = page.split("## Products of one input\n")[1]
+    text, shown = (
+        section.split(f"```{word}\n")[1].split("```")[0] for word in ("linnet", "python")
+    )
+    program = optimize(lowered(f"module gated\n{text}"), "fast")
+    assert shown in generate(program, "fast").text
+
+
+@pytest.mark.slow
+def test_one_compiled_function_serves_every_block(model: lt.LinnetModule) -> None:
+    compiled: list[Any] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        compiled.append(graph)
+        return graph.forward
+
+    mixer = torch.compile(model._code.space["mixer_forward"], backend=backend, fullgraph=True)
+    plain = model._code.space["mixer_forward"]
+    with torch.no_grad():
+        for _ in range(2):
+            for block in model.mixers:
+                close(mixer(block, X), plain(block, X))
+            model.mixers[1].q_proj.weight = nn.Parameter(torch.ones(4, 4), requires_grad=False)
+            model(X)
+    assert len(compiled) == 1
+
+
+PEAK = """
+import re, sys
+import linnet.torch, torch
+
+def peak():
+    with open("/proc/self/status") as file:
+        return int(re.search(r"VmHWM:\\s+(\\d+) kB", file.read())[1]) * 1024
+
+source, weights = sys.argv[1:]
+generics = {"H": 512, "Layers": 24}
+linnet.torch.load(source, generics={"Layers": 2})(torch.ones(2, 4))
+before = peak()
+model = linnet.torch.load(source, generics=generics, weights=weights)
+assert "q_k_v_proj_weight" in model.generated_source()
+model(torch.ones(1, 512))
+print(peak() - before, sum(p.nbytes for p in model.parameters()))
+"""
+
+
+@pytest.mark.slow
+def test_loading_keeps_the_peak_near_one_copy(source: Path, tmp_path: Path) -> None:
+    wide = lt.load(source, generics={"H": 512, "Layers": 24})
+    weights = {path: tensor.numpy() for path, tensor in wide.state_dict().items()}
+    write_safetensors(tmp_path / "w.safetensors", weights)
+    del wide
+    arguments = [sys.executable, "-c", PEAK, str(source), str(tmp_path / "w.safetensors")]
+    run = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    grown, kept = map(int, run.stdout.split())
+    assert kept > 48 << 20 and grown < kept + (16 << 20)
