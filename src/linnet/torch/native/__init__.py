@@ -1,0 +1,70 @@
+"""Kernels in C for a CPU: products with weights in any form, attention over what is written, norms.
+
+A call is a record of integers: the op, how many arguments it has, and the arguments (addresses,
+strides, sizes). One record runs alone, or many at once after each other, which is how a captured
+step runs (`linnet.torch.native.steps`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from linnet.torch.native.build import library
+
+__all__ = ["KIND", "available", "bits", "library", "run", "takes"]
+
+KIND: dict[torch.dtype, int] = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+# The places in OPS of run.c.
+LINEAR, RMS_NORM, ROPE, SILU_MUL, ADD, ATTEND, ATTENDED, PUT_SPAN, ROWS = range(9)
+
+_pack: dict[int, Callable[..., bytes]] = {n: struct.Struct(f"={n + 2}q").pack for n in range(40)}
+
+
+@cache
+def _entry() -> Callable[[bytes, int], None] | None:
+    found = library()
+    if found is None:
+        return None
+    found.linnet_run.argtypes = [ctypes.c_char_p, ctypes.c_long]
+    found.linnet_run.restype = None
+    entry: Callable[[bytes, int], None] = found.linnet_run
+    return entry
+
+
+def available() -> bool:
+    """Whether the kernels are there: a compiler was found."""
+    return _entry() is not None
+
+
+def takes(*tensors: Tensor) -> bool:
+    """Whether a kernel may run on these: floats on a CPU, no gradient wanted, nothing traced."""
+    first = tensors[0]
+    if not first.is_cpu or first.dtype not in KIND or torch.compiler.is_compiling():
+        return False
+    for tensor in tensors:
+        if type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter:
+            return False
+        if tensor.requires_grad and torch.is_grad_enabled():
+            return False
+    # Under vmap and the like a tensor stands for many.
+    return torch._C._functorch.peek_interpreter_stack() is None and available()
+
+
+def run(op: int, *arguments: int) -> None:
+    """The op has run."""
+    count = len(arguments)
+    entry: Any = _entry()
+    entry(_pack[count](op, count, *arguments), count + 2)
+
+
+@cache
+def bits(x: float) -> int:
+    """The f32 as its bits."""
+    return int.from_bytes(struct.pack("<f", x), "little")

@@ -1,0 +1,254 @@
+// out[m, n] = sum over k of x[m, k] * w[n, k], summed in f32 and rounded once.
+#include "linear.h"
+
+#include "ops.h"
+
+#define PANEL 16  // rows of the weight side by side
+#define TILE 6    // rows of x at once
+#ifndef DEPTH
+#define DEPTH 512
+#endif
+#ifndef ROWS
+#define ROWS 96
+#endif
+#ifndef COLUMNS
+#define COLUMNS 1024
+#endif
+
+// ---------------------------------------------------------------- few rows: read w once
+
+// `count` rows of w from n, times `rows` rows of x.
+INLINE void dots(int kind, int count, int rows, const float *x, long ldx, const char *w, long ldw,
+                 long k, float *out) {
+    vf sums[16] = {0};
+    long i = 0;
+    for (; i + VW <= k; i += VW) {
+        vf part[4];
+        for (int c = 0; c < count; c++) part[c] = load(kind, w + c * ldw, i);
+        for (int r = 0; r < rows; r++) {
+            vf own = load(F32, x + r * ldx, i);
+            for (int c = 0; c < count; c++) sums[r * count + c] += own * part[c];
+        }
+    }
+    for (int r = 0; r < rows; r++)
+        for (int c = 0; c < count; c++) {
+            float total = sum_of(sums[r * count + c]);
+            for (long j = i; j < k; j++) total += x[r * ldx + j] * get(kind, w + c * ldw, j);
+            out[r * 4 + c] = total;
+        }
+}
+
+INLINE void few_rows(int kind, const float *x, long ldx, long m, const char *w, long ldw, long k,
+                     long from, long to, int out_kind, void *out, long ldo) {
+    for (long n = from; n < to; n += 4) {
+        int count = to - n < 4 ? to - n : 4;
+        for (long r = 0; r < m; r += 4) {
+            int rows = m - r < 4 ? m - r : 4;
+            float sums[16];
+            const float *own = x + r * ldx;
+            const char *at = w + n * ldw;
+#define CASE(R) \
+    case R: \
+        if (count == 4) dots(kind, 4, R, own, ldx, at, ldw, k, sums); \
+        else for (int c = 0; c < count; c++) dots(kind, 1, R, own, ldx, at + c * ldw, ldw, k, one[c]); \
+        break;
+            float one[4][16];
+            switch (rows) { CASE(1) CASE(2) CASE(3) CASE(4) }
+            for (int i = 0; i < rows; i++)
+                for (int c = 0; c < count; c++)
+                    put(out_kind, out, (r + i) * ldo + n + c, count == 4 ? sums[i * 4 + c] : one[c][i * 4]);
+        }
+    }
+}
+
+// ---------------------------------------------------------------- many rows: panels of w in f32
+
+typedef float v8_at __attribute__((vector_size(32), aligned(4), may_alias));
+
+// Eight rows of `in` become eight columns of `out`, whose rows are PANEL wide.
+INLINE void turn(const float *in, long ld, float *out) {
+    v8 a[8], b[8];
+    for (int i = 0; i < 8; i++) a[i] = *(const v8_at *)(in + i * ld);
+    for (int i = 0; i < 8; i += 2) {
+        b[i] = __builtin_shufflevector(a[i], a[i + 1], 0, 8, 2, 10, 4, 12, 6, 14);
+        b[i + 1] = __builtin_shufflevector(a[i], a[i + 1], 1, 9, 3, 11, 5, 13, 7, 15);
+    }
+    for (int i = 0; i < 8; i += 4)
+        for (int j = 0; j < 2; j++) {
+            a[i + j] = __builtin_shufflevector(b[i + j], b[i + j + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+            a[i + j + 2] = __builtin_shufflevector(b[i + j], b[i + j + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+        }
+    for (int i = 0; i < 4; i++) {
+        b[i] = __builtin_shufflevector(a[i], a[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+        b[i + 4] = __builtin_shufflevector(a[i], a[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+    }
+    for (int i = 0; i < 8; i++) *(v8_at *)(out + i * PANEL) = b[i];
+}
+
+// Rows n to n + PANEL of w (as many as there are), columns k0 to k1, turned: [k1 - k0, PANEL].
+static void pack_panel(Unpack *unpack, const char *w, long ldw, long n, long last, long k0, long k1,
+                       float *rows, float *panel) {
+    long depth = k1 - k0;
+    for (int r = 0; r < PANEL; r++) {
+        if (n + r < last) unpack(w + (n + r) * ldw, k0, k1, rows + r * DEPTH);
+        else memset(rows + r * DEPTH, 0, depth * 4);
+    }
+    long k = 0;
+    for (; k + 8 <= depth; k += 8)
+        for (int r = 0; r < PANEL; r += 8) turn(rows + r * DEPTH + k, DEPTH, panel + k * PANEL + r);
+    for (; k < depth; k++)
+        for (int r = 0; r < PANEL; r++) panel[k * PANEL + r] = rows[r * DEPTH + k];
+}
+
+// `rows` of x times one panel, added to c.
+INLINE void tile(int rows, const float *x, const float *panel, long depth, float *c, long ldc,
+                 int first) {
+    enum { PARTS = PANEL / VW > 0 ? PANEL / VW : 1 };
+    vf sums[TILE][PARTS];
+    for (int r = 0; r < rows; r++)
+        for (int p = 0; p < PARTS; p++)
+            sums[r][p] = first ? splat(0) : load(F32, c + r * ldc, p * VW);
+    for (long k = 0; k < depth; k++) {
+        vf part[PARTS];
+        for (int p = 0; p < PARTS; p++) part[p] = *(const vf *)(panel + k * PANEL + p * VW);
+        for (int r = 0; r < rows; r++)
+            for (int p = 0; p < PARTS; p++) sums[r][p] += splat(x[k * TILE + r]) * part[p];
+    }
+    for (int r = 0; r < rows; r++)
+        for (int p = 0; p < PARTS; p++) store(F32, c + r * ldc, p * VW, sums[r][p]);
+}
+
+static void tiles(int rows, const float *x, const float *panel, long depth, float *c, long ldc,
+                  int first) {
+    switch (rows) {
+        case 1: tile(1, x, panel, depth, c, ldc, first); break;
+        case 2: tile(2, x, panel, depth, c, ldc, first); break;
+        case 3: tile(3, x, panel, depth, c, ldc, first); break;
+        case 4: tile(4, x, panel, depth, c, ldc, first); break;
+        case 5: tile(5, x, panel, depth, c, ldc, first); break;
+        default: tile(6, x, panel, depth, c, ldc, first);
+    }
+}
+
+// Rows of x in strips of TILE, each strip [depth, TILE].
+static void pack_rows(int kind, const char *x, long ldx, long m0, long m1, long k0, long k1,
+                      float *out) {
+    long depth = k1 - k0;
+    for (long m = m0; m < m1; m += TILE) {
+        float *strip = out + (m - m0) * depth;
+        for (int r = 0; r < TILE; r++) {
+            if (m + r >= m1) continue;
+            const char *row = x + (m + r) * ldx;
+            for (long k = 0; k < depth; k++) strip[k * TILE + r] = get(kind, row, k0 + k);
+        }
+    }
+}
+
+static __thread void *kept;
+static __thread size_t held;
+
+void many_rows(int x_kind, const char *x, long ldx, long m, Unpack *unpack, const char *w, long ldw,
+               long k, long from, long to, int out_kind, void *out, long ldo) {
+    long columns = to - from < COLUMNS ? (to - from + PANEL - 1) / PANEL * PANEL : COLUMNS;
+    long height = (m < ROWS ? m + TILE : ROWS);
+    float *panels = scratch(&kept, &held,
+                            4 * (columns * k + height * DEPTH + height * columns + PANEL * DEPTH + 64));
+    float *strips = panels + columns * k, *sums = strips + height * DEPTH;
+    float *rows = sums + height * columns;
+    for (long n0 = from; n0 < to; n0 += columns) {
+        long n1 = n0 + columns < to ? n0 + columns : to;
+        for (long k0 = 0; k0 < k; k0 += DEPTH) {
+            long k1 = k0 + DEPTH < k ? k0 + DEPTH : k;
+            for (long n = n0; n < n1; n += PANEL)
+                pack_panel(unpack, w, ldw, n, n1, k0, k1, rows,
+                           panels + k0 * columns + (n - n0) * (k1 - k0));
+        }
+        for (long m0 = 0; m0 < m; m0 += ROWS) {
+            long m1 = m0 + ROWS < m ? m0 + ROWS : m;
+            for (long k0 = 0; k0 < k; k0 += DEPTH) {
+                long k1 = k0 + DEPTH < k ? k0 + DEPTH : k, depth = k1 - k0;
+                switch (x_kind) {
+                    case F32: pack_rows(F32, x, ldx, m0, m1, k0, k1, strips); break;
+                    case BF16: pack_rows(BF16, x, ldx, m0, m1, k0, k1, strips); break;
+                    default: pack_rows(F16, x, ldx, m0, m1, k0, k1, strips);
+                }
+                for (long n = n0; n < n1; n += PANEL)
+                    for (long r = m0; r < m1; r += TILE)
+                        tiles(m1 - r < TILE ? m1 - r : TILE, strips + (r - m0) * depth,
+                              panels + k0 * columns + (n - n0) * depth, depth,
+                              sums + (r - m0) * columns + (n - n0), columns, k0 == 0);
+            }
+            for (long r = m0; r < m1; r++) {
+                const float *line = sums + (r - m0) * columns;
+                long n = n0;
+                switch (out_kind) {
+                    case F32: memcpy((float *)out + r * ldo + n0, line, 4 * (n1 - n0)); break;
+                    case BF16:
+                        for (; n + VW <= n1; n += VW)
+                            store(BF16, out, r * ldo + n, load(F32, line, n - n0));
+                        for (; n < n1; n++) put(BF16, out, r * ldo + n, line[n - n0]);
+                        break;
+                    default:
+                        for (; n + VW <= n1; n += VW)
+                            store(F16, out, r * ldo + n, load(F32, line, n - n0));
+                        for (; n < n1; n++) put(F16, out, r * ldo + n, line[n - n0]);
+                }
+            }
+        }
+    }
+}
+
+INLINE void unpack_dense(int kind, const void *row, long k0, long k1, float *out) {
+    long k = k0;
+    for (; k + VW <= k1; k += VW) store(F32, out, k - k0, load(kind, row, k));
+    for (; k < k1; k++) out[k - k0] = get(kind, row, k);
+}
+
+static void unpack_f32(const void *row, long k0, long k1, float *out) {
+    memcpy(out, (const float *)row + k0, 4 * (k1 - k0));
+}
+static void unpack_bf16(const void *row, long k0, long k1, float *out) {
+    unpack_dense(BF16, row, k0, k1, out);
+}
+static void unpack_f16(const void *row, long k0, long k1, float *out) {
+    unpack_dense(F16, row, k0, k1, out);
+}
+static Unpack *const UNPACK[] = {unpack_f32, unpack_bf16, unpack_f16};
+
+// ---------------------------------------------------------------- the op
+
+static __thread void *kept_x;
+static __thread size_t held_x;
+
+const float *wide_rows(int kind, const char *x, long ldx, long m, long k, long *ld) {
+    if (kind == F32) {
+        *ld = ldx / 4;
+        return (const float *)x;
+    }
+    float *out = scratch(&kept_x, &held_x, 4 * m * k);
+    for (long r = 0; r < m; r++) UNPACK[kind](x + r * ldx, 0, k, out + r * k);
+    *ld = k;
+    return out;
+}
+
+// x, its kind, row stride in bytes, m; w, its kind, row stride in bytes, n, k; out, row stride in
+// elements (its kind is x's).
+void op_linear(const int64_t *a, int t, int threads) {
+    const char *x = (const char *)a[0], *w = (const char *)a[4];
+    int kind = a[1], w_kind = a[5];
+    long ldx = a[2], m = a[3], ldw = a[6], n = a[7], k = a[8], ldo = a[10], from, to;
+    void *out = (void *)a[9];
+    share(n, PANEL, t, threads, &from, &to);
+    if (from >= to) return;
+    if (m > FEW_ROWS) {
+        many_rows(kind, x, ldx, m, UNPACK[w_kind], w, ldw, k, from, to, kind, out, ldo);
+        return;
+    }
+    long ld;
+    const float *wide = wide_rows(kind, x, ldx, m, k, &ld);
+    switch (w_kind) {
+        case F32: few_rows(F32, wide, ld, m, w, ldw, k, from, to, kind, out, ldo); break;
+        case BF16: few_rows(BF16, wide, ld, m, w, ldw, k, from, to, kind, out, ldo); break;
+        default: few_rows(F16, wide, ld, m, w, ldw, k, from, to, kind, out, ldo);
+    }
+}

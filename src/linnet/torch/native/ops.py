@@ -1,0 +1,184 @@
+"""The C kernels as functions of tensors; `native.takes` says whether their tensors may go there."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from linnet.torch import native
+from linnet.torch.native import KIND, bits, run
+
+# More keys than this for each thread's part are worth a part of their own.
+_PART = 64
+
+
+def linear(x: Tensor, weight: Tensor) -> Tensor:
+    """`x @ weight.T`: `[*S, K]` and `[N, K]` to `[*S, N]`, summed in f32 and rounded once."""
+    count, width = weight.shape
+    if x.stride(-1) != 1 or not (x.ndim == 2 or x.is_contiguous()):
+        x = x.contiguous()
+    if weight.stride(1) != 1:
+        weight = weight.contiguous()
+    rows = x.numel() // width if width else 0
+    out = torch.empty((*x.shape[:-1], count), dtype=x.dtype)
+    size = x.dtype.itemsize
+    step = x.stride(0) if x.ndim == 2 else width
+    run(
+        native.LINEAR,
+        x.data_ptr(),
+        KIND[x.dtype],
+        step * size,
+        rows,
+        weight.data_ptr(),
+        KIND[weight.dtype],
+        weight.stride(0) * weight.dtype.itemsize,
+        count,
+        width,
+        out.data_ptr(),
+        count,
+    )
+    return out
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """`x / sqrt(mean(x^2) + eps)` rounded to x's dtype, then times the weight."""
+    x, weight = x.contiguous(), weight.contiguous()
+    out = torch.empty_like(x)
+    width = weight.shape[0]
+    run(
+        native.RMS_NORM,
+        x.data_ptr(),
+        out.data_ptr(),
+        weight.data_ptr(),
+        KIND[x.dtype],
+        x.numel() // width,
+        width,
+        bits(eps),
+    )
+    return out
+
+
+def rope(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """`[B, H, S, D]` turned by the tables `[S, D]`, in f32 and rounded once."""
+    if x.stride(3) != 1:
+        x = x.contiguous()
+    cosines, sines = cosines.contiguous(), sines.contiguous()
+    rows, heads, positions, width = x.shape
+    out = torch.empty(x.shape, dtype=x.dtype)
+    size = x.dtype.itemsize
+    run(
+        native.ROPE,
+        x.data_ptr(),
+        x.stride(0) * size,
+        x.stride(1) * size,
+        x.stride(2) * size,
+        out.data_ptr(),
+        cosines.data_ptr(),
+        sines.data_ptr(),
+        KIND[x.dtype],
+        rows,
+        heads,
+        positions,
+        width,
+    )
+    return out
+
+
+def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
+    """`silu(gate) * up` of `[*S, N]`, in f32 and rounded once."""
+    width = gate.shape[-1]
+    gate, up = _as_rows(gate), _as_rows(up)
+    out = torch.empty(gate.shape, dtype=gate.dtype)
+    size = gate.dtype.itemsize
+    run(
+        native.SILU_MUL,
+        gate.data_ptr(),
+        _row_step(gate) * size,
+        up.data_ptr(),
+        _row_step(up) * size,
+        out.data_ptr(),
+        KIND[gate.dtype],
+        gate.numel() // width if width else 0,
+        width,
+    )
+    return out
+
+
+def _as_rows(x: Tensor) -> Tensor:
+    """The tensor, whose rows lie one step apart and whole, or a copy that does."""
+    if x.stride(-1) != 1:
+        return x.contiguous()
+    step = x.shape[-1]
+    for axis in range(x.ndim - 2, -1, -1):
+        if axis == x.ndim - 2:
+            step = x.stride(axis)
+        elif x.shape[axis] != 1 and x.stride(axis) != step:
+            return x.contiguous()
+        step *= x.shape[axis]
+    return x
+
+
+def _row_step(x: Tensor) -> int:
+    return x.stride(-2) if x.ndim > 1 else 0
+
+
+def add(x: Tensor, y: Tensor) -> Tensor:
+    """The sum of two tensors of one shape."""
+    x, y = x.contiguous(), y.contiguous()
+    out = torch.empty_like(x)
+    run(native.ADD, x.data_ptr(), y.data_ptr(), out.data_ptr(), KIND[x.dtype], x.numel())
+    return out
+
+
+def attends(query: Tensor, key: Tensor) -> bool:
+    """Whether `attend` can take queries and keys of these shapes."""
+    width = query.shape[3]
+    return width % 16 == 0 and 0 < width <= 256 and key.shape[2] > 0 and query.numel() > 0
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    at: Tensor,
+    window: int = 0,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """Few queries `[B, Heads, S, D]` over keys `[B, KvHeads, K, D]`, in f32 and rounded once.
+
+    Query s of row b is at position `at + s`, or `at[b] + s` for `at` `[B]` (i32), and sees the keys
+    up to its own, with a window that many of them; one that sees none gets the mean of all values.
+    """
+    query, key, value = (x if x.stride(3) == 1 else x.contiguous() for x in (query, key, value))
+    at = at.contiguous()
+    rows, heads, queries, width = query.shape
+    keys, groups = key.shape[2], key.shape[1]
+    chunks = min(torch.get_num_threads(), max(1, keys // _PART), 64)
+    out = torch.empty((rows, queries, heads, width), dtype=query.dtype)
+    parts = torch.empty(rows * heads * queries * chunks * (width + 2))
+    size = query.dtype.itemsize
+    arguments = (
+        query.data_ptr(),
+        key.data_ptr(),
+        value.data_ptr(),
+        *(step * size for x in (query, key, value) for step in x.stride()[:3]),
+        out.data_ptr(),
+        KIND[query.dtype],
+        rows,
+        heads,
+        groups,
+        queries,
+        keys,
+        width,
+        at.data_ptr(),
+        1 if at.ndim else 0,
+        window,
+        0 if sinks is None else sinks.data_ptr(),
+        bits(scale),
+        parts.data_ptr(),
+        chunks,
+    )
+    run(native.ATTEND, *arguments)
+    run(native.ATTENDED, *arguments)
+    return out.transpose(1, 2)
