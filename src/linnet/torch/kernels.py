@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -17,6 +18,8 @@ from linnet.core.derive import dtype_of
 from linnet.core.ir import Call
 from linnet.diagnostics import PlanError
 from linnet.policy import Policy
+from linnet.torch import native
+from linnet.torch.native import ops as native_ops
 from linnet.types import F32, F64, U16, U32, U64
 
 Number = bool | int | float
@@ -355,8 +358,27 @@ write_tokens = _copying(write_tokens_)
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`x @ weight.T`, accumulated in f32 and rounded once, then the bias."""
-    product = F.linear(x, weight)
+    if native.takes(x, weight) and not _faster(x, weight):
+        product = native_ops.linear(x, weight)
+    else:
+        product = F.linear(x, weight)
     return product if bias is None else product + bias
+
+
+@cache
+def _has_matrix_units(dtype: torch.dtype) -> bool:
+    """Whether the processor multiplies matrices of these 16-bit floats in hardware."""
+    features = torch.cpu.get_capabilities()
+    wanted = {
+        torch.bfloat16: ("amx_bf16", "avx512_bf16"),
+        torch.float16: ("amx_fp16", "avx512_fp16"),
+    }
+    return any(features.get(name, False) for name in wanted.get(dtype, ()))
+
+
+def _faster(x: Tensor, weight: Tensor) -> bool:
+    """Whether PyTorch's own product is the faster one: many rows on a machine made for them."""
+    return x.numel() > 8 * weight.shape[1] and _has_matrix_units(x.dtype)
 
 
 def softmax(x: Tensor) -> Tensor:
@@ -371,6 +393,8 @@ def gelu(x: Tensor) -> Tensor:
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float | Tensor) -> Tensor:
     """`x / sqrt(mean(x^2) + eps) * weight` over the last axis; the quotient in f32."""
+    if native.takes(x, weight) and isinstance(eps, float):
+        return native_ops.rms_norm(x, weight, eps)
     if x.dtype in (torch.bfloat16, torch.float16):
         wide = x.float()
         wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
@@ -411,7 +435,22 @@ def group_norm(
 
 def swiglu(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
     """`down(silu(gate x) * up x)`."""
-    return F.linear(F.silu(F.linear(x, gate)) * F.linear(x, up), down)
+    return linear(silu_gated(linear(x, gate), linear(x, up)), down)
+
+
+def silu_gated(gate: Tensor, up: Tensor) -> Tensor:
+    """`silu(gate) * up`."""
+    if native.takes(gate, up):
+        return native_ops.silu_gated(gate, up)
+    return F.silu(gate) * up
+
+
+def rope(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """`[B, H, S, D]` turned by the tables `[S, D]`, the halves of D being the two coordinates."""
+    if native.takes(x, cosines, sines):
+        return native_ops.rope(x, cosines, sines)
+    half = x.shape[3] // 2
+    return x * cosines + torch.cat((-x[..., half:], x[..., :half]), -1) * sines
 
 
 # ---------------------------------------------------------------- convolution and pooling
@@ -845,10 +884,16 @@ KERNELS: dict[str, tuple[Kernel, ...]] = {
     )
     + _simple(
         "equivalent",
-        "F.linear",
+        "kernels.linear",
         Sample({"S_0": 2, "S_1": 3, "In": 5, "Out": 4}, absent=("bias",)),
         Sample({"In": 5, "Out": 4}, absent=("bias",)),
         accepts=lambda call: None if len(call.inputs) == 2 else "with a bias",
+    ),
+    "std.nn.activations::silu_gated": _in_steps("kernels.silu_gated"),
+    "std.nn.rope::rope": _in_steps(
+        "kernels.rope",
+        Sample({"B": 2, "H": 3, "S": 5, "D": 6}),
+        Sample({"B": 1, "H": 2, "S": 1, "D": 64}),
     ),
     "std.nn.mlp::swiglu": _in_steps("kernels.swiglu", Sample({"S_0": 2, "H": 6, "Inner": 10})),
     "std.nn.norm::rms_norm": _simple(

@@ -22,19 +22,22 @@ __all__ = ["KIND", "available", "bits", "library", "run", "takes"]
 
 KIND: dict[torch.dtype, int] = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 # The places in OPS of run.c.
-LINEAR, RMS_NORM, ROPE, SILU_MUL, ADD, ATTEND, ATTENDED, PUT_SPAN, ROWS = range(9)
+LINEAR, RMS_NORM, ROPE, SILU_GATED, ADD, ATTEND, ATTENDED, PUT_SPAN, ROWS = range(9)
+
+# Waking other threads takes as long as this much work.
+_ALONE = 1 << 16
 
 _pack: dict[int, Callable[..., bytes]] = {n: struct.Struct(f"={n + 2}q").pack for n in range(40)}
 
 
 @cache
-def _entry() -> Callable[[bytes, int], None] | None:
+def _entry() -> Callable[[bytes, int, int], None] | None:
     found = library()
     if found is None:
         return None
-    found.linnet_run.argtypes = [ctypes.c_char_p, ctypes.c_long]
+    found.linnet_run.argtypes = [ctypes.c_char_p, ctypes.c_long, ctypes.c_int]
     found.linnet_run.restype = None
-    entry: Callable[[bytes, int], None] = found.linnet_run
+    entry: Callable[[bytes, int, int], None] = found.linnet_run
     return entry
 
 
@@ -57,11 +60,11 @@ def takes(*tensors: Tensor) -> bool:
     return torch._C._functorch.peek_interpreter_stack() is None and available()
 
 
-def run(op: int, *arguments: int) -> None:
-    """The op has run."""
+def run(work: int, op: int, *arguments: int) -> None:
+    """The op has run; `work` is about how many numbers it reads or multiplies."""
     count = len(arguments)
     entry: Any = _entry()
-    entry(_pack[count](op, count, *arguments), count + 2)
+    entry(_pack[count](op, count, *arguments), count + 2, work < _ALONE)
 
 
 @cache

@@ -240,7 +240,7 @@ void op_linear(const int64_t *a, int t, int threads) {
     void *out = (void *)a[9];
     share(n, PANEL, t, threads, &from, &to);
     if (from >= to) return;
-    if (m > FEW_ROWS) {
+    if (m > FEW_ROWS && k > 0) {
         many_rows(kind, x, ldx, m, UNPACK[w_kind], w, ldw, k, from, to, kind, out, ldo);
         return;
     }

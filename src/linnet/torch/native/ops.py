@@ -19,11 +19,12 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
         x = x.contiguous()
     if weight.stride(1) != 1:
         weight = weight.contiguous()
-    rows = x.numel() // width if width else 0
+    rows = x.shape[:-1].numel()
     out = torch.empty((*x.shape[:-1], count), dtype=x.dtype)
     size = x.dtype.itemsize
     step = x.stride(0) if x.ndim == 2 else width
     run(
+        (rows if rows > 8 else 1) * count * width,
         native.LINEAR,
         x.data_ptr(),
         KIND[x.dtype],
@@ -46,6 +47,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     out = torch.empty_like(x)
     width = weight.shape[0]
     run(
+        x.numel(),
         native.RMS_NORM,
         x.data_ptr(),
         out.data_ptr(),
@@ -67,6 +69,7 @@ def rope(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     out = torch.empty(x.shape, dtype=x.dtype)
     size = x.dtype.itemsize
     run(
+        x.numel(),
         native.ROPE,
         x.data_ptr(),
         x.stride(0) * size,
@@ -84,14 +87,15 @@ def rope(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     return out
 
 
-def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
+def silu_gated(gate: Tensor, up: Tensor) -> Tensor:
     """`silu(gate) * up` of `[*S, N]`, in f32 and rounded once."""
-    width = gate.shape[-1]
+    shape, width = gate.shape, gate.shape[-1] if gate.ndim else 1
     gate, up = _as_rows(gate), _as_rows(up)
-    out = torch.empty(gate.shape, dtype=gate.dtype)
+    out = torch.empty(shape, dtype=gate.dtype)
     size = gate.dtype.itemsize
     run(
-        native.SILU_MUL,
+        4 * gate.numel(),
+        native.SILU_GATED,
         gate.data_ptr(),
         _row_step(gate) * size,
         up.data_ptr(),
@@ -106,9 +110,9 @@ def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
 
 def _as_rows(x: Tensor) -> Tensor:
     """The tensor, whose rows lie one step apart and whole, or a copy that does."""
-    if x.stride(-1) != 1:
+    if x.ndim and x.stride(-1) != 1:
         return x.contiguous()
-    step = x.shape[-1]
+    step = 0
     for axis in range(x.ndim - 2, -1, -1):
         if axis == x.ndim - 2:
             step = x.stride(axis)
@@ -126,7 +130,7 @@ def add(x: Tensor, y: Tensor) -> Tensor:
     """The sum of two tensors of one shape."""
     x, y = x.contiguous(), y.contiguous()
     out = torch.empty_like(x)
-    run(native.ADD, x.data_ptr(), y.data_ptr(), out.data_ptr(), KIND[x.dtype], x.numel())
+    run(x.numel(), native.ADD, x.data_ptr(), y.data_ptr(), out.data_ptr(), KIND[x.dtype], x.numel())
     return out
 
 
@@ -179,6 +183,7 @@ def attend(
         parts.data_ptr(),
         chunks,
     )
-    run(native.ATTEND, *arguments)
-    run(native.ATTENDED, *arguments)
+    # How much of the keys is written is not read here: a cache counts as full.
+    run(2 * rows * groups * queries * keys * width, native.ATTEND, *arguments)
+    run(parts.numel(), native.ATTENDED, *arguments)
     return out.transpose(1, 2)

@@ -90,7 +90,7 @@ INLINE void gate_row(int kind, const char *gate, const char *up, char *out, long
 }
 
 // gate, its row stride in bytes, up, its row stride in bytes, out [rows, width], kind, rows, width.
-void op_silu_mul(const int64_t *a, int t, int threads) {
+void op_silu_gated(const int64_t *a, int t, int threads) {
     int kind = a[5];
     long rows = a[6], width = a[7], size = size_of(kind), from, to;
     // One row is cut, several are dealt out.

@@ -1,0 +1,182 @@
+"""The C kernels against formulas in f64, over shapes, dtypes, strides and edge values."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from linnet.torch import native
+from linnet.torch.native import ops
+
+# Rounded once to the dtype: half a unit of the last place, and what f32 sums lose.
+NEAR = {torch.float32: 2e-6, torch.bfloat16: 4.5e-3, torch.float16: 6e-4}
+DTYPES = list(NEAR)
+
+
+@pytest.fixture(autouse=True, params=[1])
+def threads(request: pytest.FixtureRequest) -> Iterator[None]:
+    """One thread unless a test asks for more: on a busy machine they wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield
+    torch.set_num_threads(before)
+
+
+def drawn(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    source = torch.Generator().manual_seed(sum(shape) + len(shape))
+    return torch.randn(*shape, generator=source).to(dtype)
+
+
+def close(found: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
+    assert found.dtype is dtype and found.shape == expected.shape
+    largest = expected.abs().max().item() if expected.numel() else 0.0
+    assert torch.allclose(found.double(), expected, rtol=NEAR[dtype], atol=NEAR[dtype] * largest)
+
+
+def test_there_is_a_compiler_here() -> None:
+    assert native.available()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [0, 1, 2, 3, 4, 7, 8, 9, 13, 97, 200])
+def test_products(dtype: torch.dtype, rows: int) -> None:
+    for width, count in ((1, 1), (7, 5), (64, 33), (600, 40), (33, 0), (0, 3), (1200, 17)):
+        x, weight = drawn(rows, width, dtype=dtype), drawn(count, width, dtype=dtype)
+        close(ops.linear(x, weight), x.double() @ weight.double().T, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_products_of_parts(dtype: torch.dtype) -> None:
+    """Rows that lie apart, axes turned, more axes, one axis."""
+    whole, weight = drawn(6, 3, 80, dtype=dtype), drawn(50, 80, dtype=dtype)
+    for x in (whole, whole[:, 1], whole[::2, :, :], whole.transpose(0, 1), whole[2, 0]):
+        close(ops.linear(x, weight), x.double() @ weight.double().T, dtype)
+        close(ops.linear(x, weight[10:30]), x.double() @ weight[10:30].double().T, dtype)
+    x, turned = whole[..., 5:55], drawn(50, 30, dtype=dtype).T
+    close(ops.linear(x, turned), x.double() @ turned.double().T, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_norms_rotations_and_gates(dtype: torch.dtype) -> None:
+    for width in (1, 7, 64, 100):
+        x, weight = drawn(3, 5, width, dtype=dtype), drawn(width, dtype=dtype)
+        quotient = x.double() / (x.double().square().mean(-1, keepdim=True) + 1e-5).sqrt()
+        expected = quotient.to(dtype).double() * weight.double()
+        # The quotient may round the other way where it lies between two numbers of the dtype.
+        found = ops.rms_norm(x, weight, 1e-5)
+        assert torch.allclose(found.double(), expected, rtol=2.5 * NEAR[dtype], atol=1e-6)
+    for width in (2, 6, 64, 80):
+        heads = drawn(2, 5, 3 * width, dtype=dtype).reshape(2, 5, 3, width).transpose(1, 2)
+        cosines, sines = drawn(5, width, dtype=dtype), drawn(5, width, dtype=dtype) * 2
+        half = width // 2
+        turned = torch.cat((-heads[..., half:], heads[..., :half]), -1)
+        expected = heads.double() * cosines.double() + turned.double() * sines.double()
+        close(ops.rope(heads, cosines, sines), expected, dtype)
+    for shape in ((2, 3, 100), (1, 74), (16,), (0, 4), (5, 1, 6)):
+        gate, up = drawn(*shape, dtype=dtype) * 4, drawn(*shape, dtype=dtype)
+        expected = gate.double() * gate.double().sigmoid() * up.double()
+        close(ops.silu_gated(gate, up), expected, dtype)
+        left, right = torch.cat((gate, up), -1).chunk(2, -1)
+        close(ops.silu_gated(left, right), expected, dtype)
+    extreme = torch.tensor([0.0, -0.0, 1e4, -1e4, 88.0, -88.0], dtype=dtype)
+    close(ops.silu_gated(extreme, torch.ones_like(extreme)), extreme.double().relu(), dtype)
+
+
+def attended(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    at: Tensor,
+    window: int,
+    sinks: Tensor | None,
+) -> Tensor:
+    """The formula, with a score of -1e30 for what is not seen."""
+    rows, heads, queries, width = query.shape
+    groups, keys = key.shape[1:3]
+    position = at.reshape(-1, 1) + torch.arange(queries)
+    place = torch.arange(keys)
+    seen = place <= position[:, :, None]
+    if window:
+        seen &= position[:, :, None] - place < window
+    own = query.double().reshape(rows, groups, -1, queries, width)
+    scores = own @ key.double()[:, :, None].transpose(-1, -2) * 0.125
+    scores = torch.where(seen[:, None, None], scores, -1e30)
+    if sinks is not None:
+        sink = sinks.double().reshape(1, groups, -1, 1, 1).expand(*scores.shape[:-1], 1)
+        scores = torch.cat((scores, sink), -1)
+    weights = scores.softmax(-1)[..., :keys]
+    return (weights @ value.double()[:, :, None]).reshape(query.shape)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("queries", [1, 2])
+@pytest.mark.parametrize("heads, groups", [(4, 4), (14, 2)])
+def test_attention_over_what_is_written(
+    dtype: torch.dtype, queries: int, heads: int, groups: int
+) -> None:
+    for width, keys in ((16, 1), (48, 40), (64, 100)):
+        query = drawn(2, queries, heads * width, dtype=dtype)
+        query = query.reshape(2, queries, heads, width).transpose(1, 2)
+        key, value = (drawn(2, groups, keys + 5, width, dtype=dtype)[:, :, :keys] for _ in "kv")
+        for at in (0, 5, keys - 1, keys + 50, -2):
+            for window in (0, 1, 17):
+                for sinks in (None, drawn(heads, dtype=dtype)):
+                    position = torch.tensor(at, dtype=torch.int32)
+                    found = ops.attend(query, key, value, 0.125, position, window, sinks)
+                    close(found, attended(query, key, value, position, window, sinks), dtype)
+        each = torch.tensor([0, keys - 1], dtype=torch.int32)
+        close(
+            ops.attend(query, key, value, 0.125, each),
+            attended(query, key, value, each, 0, None),
+            dtype,
+        )
+
+
+def test_what_a_kernel_does_not_take() -> None:
+    x, weight = drawn(2, 8), drawn(3, 8)
+    assert native.takes(x, weight)
+    assert not native.takes(x.double(), weight.double())
+    assert not native.takes(x.clone().requires_grad_(), weight)
+    with torch.no_grad():
+        assert native.takes(x.clone().requires_grad_(), weight)
+    inside = torch.vmap(lambda row: row * native.takes(row, weight))(x)
+    assert not inside.any()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3], indirect=True)
+def test_the_team_does_not_matter(threads: None) -> None:
+    x, weight = drawn(40, 200), drawn(700, 200)
+    close(ops.linear(x, weight), x.double() @ weight.double().T, torch.float32)
+    close(ops.linear(x[:1], weight), x[:1].double() @ weight.double().T, torch.float32)
+    query, key = drawn(1, 4, 1, 64), drawn(1, 2, 999, 64)
+    at = torch.tensor(997, dtype=torch.int32)
+    found = ops.attend(query, key, key, 0.125, at)
+    close(found, attended(query, key, key, at, 0, None), torch.float32)
+
+
+@pytest.mark.slow
+def test_without_a_compiler() -> None:
+    """PyTorch's own kernels run, with the same results."""
+    program = (
+        "import torch; from linnet.torch import kernels, native\n"
+        "torch.manual_seed(0); x, w = torch.randn(3, 64), torch.randn(64)\n"
+        "print(native.available()); print(kernels.rms_norm(x, w, 1e-5).sum().item())"
+    )
+    found = []
+    for environment in ({"LINNET_NATIVE": "0"}, {}):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        found.append(done.stdout.split())
+    assert [answers[0] for answers in found] == ["False", "True"]
+    assert float(found[0][1]) == pytest.approx(float(found[1][1]), rel=1e-5)
