@@ -97,7 +97,7 @@ def attended(
     sinks: Tensor | None,
 ) -> Tensor:
     """The formula, with a score of -1e30 for what is not seen."""
-    rows, heads, queries, width = query.shape
+    rows, _, queries, width = query.shape
     groups, keys = key.shape[1:3]
     position = at.reshape(-1, 1) + torch.arange(queries)
     place = torch.arange(keys)

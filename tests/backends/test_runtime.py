@@ -277,7 +277,7 @@ def test_a_traceback_shows_generated_lines(model: lt.LinnetModule) -> None:
     with pytest.raises(AttributeError) as caught:
         twin(TOKENS)
     text = "".join(traceback.format_exception(caught.value))
-    assert "<linnet Small>" in text and "F.linear(x, self.head.weight)" in text
+    assert "<linnet Small>" in text and "kernels.linear(x, self.head.weight)" in text
 
 
 FUNCTIONS = """module tools

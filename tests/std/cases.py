@@ -231,6 +231,9 @@ def activations() -> Iterator[Case]:
         x, share = x[1:-1], sigmoid[1:-1]
         silu = (wide(x) * wide(share)).astype(dtype)
         yield Case("std.nn.activations.silu", f"{dtype}", {"x": x}, silu, {}, tolerance)
+        gated = (wide(silu) * wide(x)).astype(dtype)
+        given = {"gate": x, "up": x}
+        yield Case("std.nn.activations.silu_gated", f"{dtype}", given, gated, {}, tolerance)
 
         x = numbers(9, (2, 3, 50), dtype, 3.0)
         gelu = F.gelu(tensor(x), approximate="tanh").numpy().astype(dtype)
@@ -245,6 +248,8 @@ def activations() -> Iterator[Case]:
     for name in ("relu", "sigmoid", "silu", "gelu", "gelu_erf"):
         nothing = np.zeros((2, 0), F32)
         yield Case(f"std.nn.activations.{name}", "empty", {"x": nothing}, nothing)
+    none = {"gate": nothing, "up": nothing}
+    yield Case("std.nn.activations.silu_gated", "empty", none, nothing)
     half = {"x": np.zeros((), F32)}
     yield Case("std.nn.activations.sigmoid", "a scalar", half, np.array(0.5, F32))
 

@@ -879,15 +879,10 @@ KERNELS: dict[str, tuple[Kernel, ...]] = {
         "equivalent",
         "kernels.linear",
         Sample({"S_0": 2, "S_1": 3, "In": 5, "Out": 4}),
-        accepts=lambda call: None if len(call.inputs) == 3 else "without a bias",
-        named=frozenset({"bias"}),
-    )
-    + _simple(
-        "equivalent",
-        "kernels.linear",
         Sample({"S_0": 2, "S_1": 3, "In": 5, "Out": 4}, absent=("bias",)),
         Sample({"In": 5, "Out": 4}, absent=("bias",)),
-        accepts=lambda call: None if len(call.inputs) == 2 else "with a bias",
+        Sample({"S_0": 11, "In": 70, "Out": 40}, absent=("bias",)),
+        named=frozenset({"bias"}),
     ),
     "std.nn.activations::silu_gated": _in_steps("kernels.silu_gated"),
     "std.nn.rope::rope": _in_steps(
