@@ -14,6 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from linnet.torch import native
+from linnet.torch.native import ops as native_ops
+
 Scalar = Tensor | int
 
 # ---------------------------------------------------------------- under any mask
@@ -36,6 +39,10 @@ def attention(
     """
     rows, heads, queries, width = query.shape
     groups = key.shape[1]
+    if native.takes(query, key, value) and not native.has_matrix_units(query.dtype):
+        if query.dtype is not torch.float32:
+            # Products of 16-bit floats are slow on a processor that has no units for them.
+            return attention_f32(query, key, value, scale, mask, causal=causal)
     if isinstance(scale, Tensor):
         query, scale = query * scale.to(query.dtype), 1.0
     bias = None
@@ -113,6 +120,8 @@ def span_attention(
     sinks: Tensor | None = None,
 ) -> Tensor:
     """Queries at positions `at` on, each over the positions up to its own, or the last of them."""
+    if _is_native(query, key, value, scale, window, sinks):
+        return native_ops.attend(query, key, value, scale, at, window, sinks)
     return _span(_Weighing(attention, scale, sinks), query, key, value, at, window)
 
 
@@ -126,6 +135,8 @@ def rows_attention(
     sinks: Tensor | None = None,
 ) -> Tensor:
     """One query for each row, at its own position, over those that `span_attention` says."""
+    if _is_native(query, key, value, scale, window, sinks):
+        return native_ops.attend(query, key, value, scale, positions, window, sinks)
     return _rows(_Weighing(attention, scale, sinks), query, key, value, positions, window)
 
 
@@ -154,6 +165,8 @@ def span_attention_f32(
     sinks: Tensor | None = None,
 ) -> Tensor:
     """`span_attention` computed in f32 and rounded once."""
+    if _is_native(query, key, value, scale, window, sinks):
+        return native_ops.attend(query, key, value, scale, at, window, sinks)
     return _span(_Weighing(attention_f32, scale, sinks), query, key, value, at, window)
 
 
@@ -167,6 +180,8 @@ def rows_attention_f32(
     sinks: Tensor | None = None,
 ) -> Tensor:
     """`rows_attention` computed in f32 and rounded once."""
+    if _is_native(query, key, value, scale, window, sinks):
+        return native_ops.attend(query, key, value, scale, positions, window, sinks)
     return _rows(_Weighing(attention_f32, scale, sinks), query, key, value, positions, window)
 
 
@@ -183,6 +198,28 @@ def packed_attention_f32(
     """`packed_attention` computed in f32 and rounded once."""
     how = _Weighing(attention_f32, scale, sinks)
     return _packed(how, query, key, value, positions, segments, window)
+
+
+# More queries of a head than these are products of matrices.
+_FEW = 4
+
+
+def _is_native(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float | Tensor,
+    window: Scalar | None,
+    sinks: Tensor | None,
+) -> bool:
+    """Whether the C kernel, which reads what each query sees and no more, takes the call."""
+    return (
+        query.shape[2] <= _FEW
+        and isinstance(scale, float)
+        and (window is None or (isinstance(window, int) and window > 0))
+        and native.takes(query, key, value, *(() if sinks is None else (sinks,)))
+        and native_ops.attends(query, key)
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any
 
 import torch
@@ -241,6 +240,8 @@ _U64: dict[str, Callable[..., Tensor]] = {
 
 def embedding(ids: Tensor, table: Tensor) -> Tensor:
     """Rows of the table; an id outside it reads the nearest row."""
+    if ids.dtype is torch.int32 and table.shape[0] and native.takes(table):
+        return native_ops.rows_of(table, ids)
     if ids.device.type == "cpu" and not torch.compiler.is_compiling():
         try:
             return F.embedding(ids, table)  # it looks at every id on its way
@@ -276,7 +277,10 @@ def write_at_(cache: Tensor, value: Tensor, at: Tensor | int) -> None:
 def write_span_(cache: Tensor, value: Tensor, at: Tensor | int) -> None:
     """`value` at positions `at` to `at + N - 1` of every row."""
     size, count = cache.shape[2], value.shape[2]
-    if cache.device.type == "cpu":
+    if native.takes(cache, value) and cache.stride(2) == cache.shape[3] and cache.stride(3) == 1:
+        native_ops.put_span_(cache, value, at)
+        return
+    if cache.device.type == "cpu" and not torch.compiler.is_compiling():
         start = int(at)
         first, last = max(start, 0), min(start + count, size)
         if first < last:
@@ -365,20 +369,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return product if bias is None else product + bias
 
 
-@cache
-def _has_matrix_units(dtype: torch.dtype) -> bool:
-    """Whether the processor multiplies matrices of these 16-bit floats in hardware."""
-    features = torch.cpu.get_capabilities()
-    wanted = {
-        torch.bfloat16: ("amx_bf16", "avx512_bf16"),
-        torch.float16: ("amx_fp16", "avx512_fp16"),
-    }
-    return any(features.get(name, False) for name in wanted.get(dtype, ()))
-
-
 def _faster(x: Tensor, weight: Tensor) -> bool:
     """Whether PyTorch's own product is the faster one: many rows on a machine made for them."""
-    return x.numel() > 8 * weight.shape[1] and _has_matrix_units(x.dtype)
+    return x.numel() > 8 * weight.shape[1] and native.has_matrix_units(x.dtype)
 
 
 def softmax(x: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from linnet.torch.native.build import library
 
-__all__ = ["KIND", "available", "bits", "library", "run", "takes"]
+__all__ = ["KIND", "available", "bits", "has_matrix_units", "library", "run", "takes"]
 
 KIND: dict[torch.dtype, int] = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 # The places in OPS of run.c.
@@ -58,6 +58,17 @@ def takes(*tensors: Tensor) -> bool:
             return False
     # Under vmap and the like a tensor stands for many.
     return torch._C._functorch.peek_interpreter_stack() is None and available()
+
+
+@cache
+def has_matrix_units(dtype: torch.dtype) -> bool:
+    """Whether the processor multiplies matrices of these 16-bit floats in hardware."""
+    features = torch.cpu.get_capabilities()
+    wanted = {
+        torch.bfloat16: ("amx_bf16", "avx512_bf16"),
+        torch.float16: ("amx_fp16", "avx512_fp16"),
+    }
+    return any(features.get(name, False) for name in wanted.get(dtype, ()))
 
 
 def run(work: int, op: int, *arguments: int) -> None:

@@ -145,8 +145,8 @@ def attend(
     key: Tensor,
     value: Tensor,
     scale: float,
-    at: Tensor,
-    window: int = 0,
+    at: Tensor | int,
+    window: int | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
     """Few queries `[B, Heads, S, D]` over keys `[B, KvHeads, K, D]`, in f32 and rounded once.
@@ -155,7 +155,7 @@ def attend(
     up to its own, with a window that many of them; one that sees none gets the mean of all values.
     """
     query, key, value = (x if x.stride(3) == 1 else x.contiguous() for x in (query, key, value))
-    at = at.contiguous()
+    place = torch.as_tensor(at, dtype=torch.int32).contiguous()
     rows, heads, queries, width = query.shape
     keys, groups = key.shape[2], key.shape[1]
     chunks = min(torch.get_num_threads(), max(1, keys // _PART), 64)
@@ -175,9 +175,9 @@ def attend(
         queries,
         keys,
         width,
-        at.data_ptr(),
-        1 if at.ndim else 0,
-        window,
+        place.data_ptr(),
+        1 if place.ndim else 0,
+        window or 0,
         0 if sinks is None else sinks.data_ptr(),
         bits(scale),
         parts.data_ptr(),
@@ -187,3 +187,45 @@ def attend(
     run(2 * rows * groups * queries * keys * width, native.ATTEND, *arguments)
     run(parts.numel(), native.ATTENDED, *arguments)
     return out.transpose(1, 2)
+
+
+def put_span_(cache: Tensor, value: Tensor, at: Tensor | int) -> None:
+    """`[B, H, N, D]` into a cache `[B, H, S, D]` at positions `at` on; what lies outside is not."""
+    if value.stride(3) != 1:
+        value = value.contiguous()
+    place = torch.as_tensor(at, dtype=torch.int32)
+    rows, heads, count, width = value.shape
+    size = cache.dtype.itemsize
+    run(
+        value.numel(),
+        native.PUT_SPAN,
+        cache.data_ptr(),
+        cache.stride(0) * size,
+        cache.stride(1) * size,
+        cache.shape[2],
+        width * size,
+        value.data_ptr(),
+        *(step * size for step in value.stride()[:3]),
+        rows,
+        heads,
+        count,
+        place.data_ptr(),
+    )
+
+
+def rows_of(table: Tensor, ids: Tensor) -> Tensor:
+    """Rows `ids` (i32) of the table `[N, H]`; an id outside it reads the nearest."""
+    table, ids = table.contiguous(), ids.contiguous()
+    out = torch.empty((*ids.shape, table.shape[1]), dtype=table.dtype)
+    width = table.shape[1] * table.dtype.itemsize
+    run(
+        out.numel(),
+        native.ROWS,
+        ids.data_ptr(),
+        out.data_ptr(),
+        table.data_ptr(),
+        ids.numel(),
+        table.shape[0],
+        width,
+    )
+    return out
