@@ -48,9 +48,9 @@ def attention(
     bias = None
     if mask is not None:
         mask = mask[:, None] if mask.ndim == 3 else mask
-        if query.dtype is torch.float16 or _recorded(query, key, value):
-            # -1e30 is -inf in f16, and the backward pass counts with its sum of a row, which it
-            # swallows: a query that sees nothing sees everything, and tells no key from another.
+        if query.dtype is torch.float16:
+            # -1e30 is -inf in f16: a query that sees nothing sees everything, and tells no
+            # key from another.
             blind = ~mask.any(-1, keepdim=True)
             query, mask = query.masked_fill(blind, 0), mask | blind
         # Not -inf: a row of nothing else must be uniform. It swallows every real score.
@@ -69,10 +69,6 @@ def attention(
         scale=scale,
         enable_gqa=groups != heads,
     )
-
-
-def _recorded(*inputs: Tensor) -> bool:
-    return torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
 
 
 def attention_f32(
@@ -295,7 +291,7 @@ def _rows(
     positions: Tensor,
     window: Scalar | None,
 ) -> Tensor:
-    if not readable(positions):
+    if not _readable(positions):
         seen = _up_to(positions.long(), key.shape[2], window)
         return how.under(query, key, value, seen[:, None])
     at = positions.tolist()
@@ -337,7 +333,7 @@ def _packed(
 
 def _runs(segments: Tensor) -> list[tuple[int, int]] | None:
     """Where segments start and end, if that is readable, each is in one place, and it pays."""
-    if not readable(segments) or not segments.numel():
+    if not _readable(segments) or not segments.numel():
         return None
     count = segments.shape[0]
     inner = (segments[1:] != segments[:-1]).nonzero().flatten().tolist()
@@ -400,9 +396,6 @@ def paged_prefill_attention(
     if sinks is not None:
         mask = (own[:, :, None] & seen[:, None]).reshape(-1, count * length)
         return sink_attention(query, key[:, :, places], value[:, :, places], sinks, scale, mask)
-    if _recorded(query, key, value):
-        blind = ~seen.any(-1, keepdim=True)
-        query, seen = query.masked_fill(blind, 0), seen | blind
     bias = torch.where(seen, 0.0, -1e30)[:, None].expand(-1, count, -1)
     # Another row's keys are not even part of the mean that a query which sees nothing gets.
     bias = torch.where(own[:, :, None], bias, float("-inf")).reshape(-1, count * length)
@@ -419,7 +412,7 @@ def paged_prefill_attention(
 
 def _written(table: Tensor, positions: Tensor, size: int) -> Tensor:
     """The columns of the table that some position reaches, all of them where that is not known."""
-    if not readable(positions) or not positions.numel():
+    if not _readable(positions) or not positions.numel():
         return table
     low, high = (int(x) for x in positions.aminmax())
     return table[:, : high // size + 1] if low >= 0 else table
@@ -439,10 +432,10 @@ def _known(x: Scalar | None) -> int | None:
     """The number, where it can be read without waiting for it."""
     if not isinstance(x, Tensor):
         return x
-    return int(x) if readable(x) else None
+    return int(x) if _readable(x) else None
 
 
-def readable(x: Tensor) -> bool:
+def _readable(x: Tensor) -> bool:
     """Whether reading numbers neither waits for a device nor ends the graph being compiled."""
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
 

@@ -84,6 +84,7 @@ RESERVED = frozenset(dir(nn.Module())) | {
     "merge_lora",
     "numerics",
     "parts",
+    "placement",
     "program",
     "reset_state",
     "run_entry",

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +18,6 @@ from linnet.core.ir import Call
 from linnet.diagnostics import PlanError
 from linnet.policy import Policy
 from linnet.torch import native
-from linnet.torch.attend import readable
 from linnet.torch.native import ops as native_ops
 from linnet.types import F32, F64, U16, U32, U64
 
@@ -30,12 +29,10 @@ Number = bool | int | float
 class once:
     """A function of sizes alone that runs once for each of them and for each device.
 
-    The results of the last few sizes are kept, and those that are read while `held` is a dict, by
-    its owner as well.
+    The results of the last few sizes are kept.
     """
 
     KEPT = 8
-    held: ClassVar[dict[object, Any] | None] = None
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -43,21 +40,12 @@ class once:
         self._known: OrderedDict[tuple[object, ...], Any] = OrderedDict()
 
     def __call__(self, *sizes: int) -> Any:
-        if torch.compiler.is_compiling():
-            return self.function(*sizes)
         key = (self.function.__globals__["DEVICE"], *sizes)
-        if once.held is None:
-            return self._value(key)
-        if (self, key) not in once.held:
-            once.held[self, key] = self._value(key)
-        return once.held[self, key]
-
-    def _value(self, key: tuple[Any, ...]) -> Any:
         if key in self._known:
             return self._known[key]
         # A tensor made in inference mode could not be used where gradients are wanted.
         with torch.inference_mode(False), torch.no_grad():
-            value = self.function(*key[1:])
+            value = self.function(*sizes)
         self._known[key] = value
         if len(self._known) > self.KEPT:
             self._known.popitem(last=False)
@@ -254,7 +242,7 @@ def embedding(ids: Tensor, table: Tensor) -> Tensor:
     """Rows of the table; an id outside it reads the nearest row."""
     if ids.dtype is torch.int32 and table.shape[0] and native.takes(table):
         return native_ops.rows_of(table, ids)
-    if readable(ids):
+    if ids.device.type == "cpu" and not torch.compiler.is_compiling():
         try:
             return F.embedding(ids, table)  # it looks at every id on its way
         except IndexError:
@@ -277,8 +265,8 @@ def argmax(x: Tensor) -> Tensor:
 # ---------------------------------------------------------------- caches
 
 # Each writes into a `[B, H, S, D]` cache and drops what lies outside. On a CPU a position is read
-# as a Python number; elsewhere that would wait for the device, and compiled code has no numbers, so
-# what lies outside is written back as it was.
+# as a Python number; elsewhere that would wait for the device, so what lies outside is written
+# back as it was.
 
 
 def write_at_(cache: Tensor, value: Tensor, at: Tensor | int) -> None:
@@ -292,19 +280,13 @@ def write_span_(cache: Tensor, value: Tensor, at: Tensor | int) -> None:
     if native.takes(cache, value) and cache.stride(2) == cache.shape[3] and cache.stride(3) == 1:
         native_ops.put_span_(cache, value, at)
         return
-    if readable(cache):
+    if cache.device.type == "cpu" and not torch.compiler.is_compiling():
         start = int(at)
         first, last = max(start, 0), min(start + count, size)
         if first < last:
             cache[:, :, first:last] = value[:, :, first - start : last - start]
         return
-    place = at + torch.arange(count, device=cache.device)
-    if 0 < count <= size:
-        # Modulo the size, no two of them meet.
-        own = place % size
-        inside = (own == place)[:, None]
-        cache.index_copy_(2, own, torch.where(inside, value, cache.index_select(2, own)))
-        return
+    place = at + torch.arange(value.shape[2], device=cache.device)
     rows = torch.arange(cache.shape[0], device=cache.device)[:, None]
     _put(cache, rows, place[None, :], value.transpose(1, 2))
 
@@ -335,7 +317,7 @@ def _put(cache: Tensor, rows: Tensor, at: Tensor, value: Tensor) -> None:
     """`cache[rows, :, at] = value` where both lie inside; nothing else changes."""
     inside = (rows >= 0) & (rows < cache.shape[0]) & (at >= 0) & (at < cache.shape[2])
     rows, at = rows.expand(inside.shape), at.expand(inside.shape)
-    if not readable(cache):
+    if cache.device.type != "cpu":
         _put_unwaiting(cache, rows, at, inside, value)
         return
     if not bool(inside.all()):
@@ -430,11 +412,6 @@ def batch_norm(
 ) -> Tensor:
     """Each channel of `[B, C, H, W]` with given statistics, in f32 and rounded once."""
     mean, variance, weight, bias = (t.float() for t in (mean, variance, weight, bias))
-    if torch.is_grad_enabled() and (mean.requires_grad or variance.requires_grad):
-        # PyTorch takes statistics for constants, which these are not: the batch's own, say.
-        weight = weight * torch.rsqrt(variance + eps)
-        moved = (x.float() - mean[:, None, None]) * weight[:, None, None]
-        return (moved + bias[:, None, None]).to(x.dtype)
     wide = F.batch_norm(x.float(), mean, variance, weight, bias, eps=float(eps))
     return wide.to(x.dtype)
 

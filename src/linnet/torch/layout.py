@@ -165,6 +165,11 @@ class Layout:
         self._tree = _Tree(())
         self._seen: _Tensors | None = None
 
+    @property
+    def paths(self) -> frozenset[str]:
+        """Every member that lies beside others where it can: the manifest's paths, and concrete."""
+        return frozenset(self._spots) | frozenset(p for b in self.besides for p in b.paths)
+
     # ------------------------------------------------ before a run
 
     def holds(self) -> bool:

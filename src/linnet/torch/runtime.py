@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import copy
 import linecache
-import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,7 +13,6 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -38,11 +36,19 @@ from linnet.loading import load_source
 from linnet.policy import Policy, policy_named
 from linnet.torch.blocks import Blocks
 from linnet.torch.body import RESERVED
-from linnet.torch.compile import Modes, check_mode
-from linnet.torch.emit import Generated, generate, native_kernel
+from linnet.torch.emit import Entry, Generated, generate, native_kernel
 from linnet.torch.express import TORCH_NAMES
 from linnet.torch.layout import Layout
 from linnet.torch.parallel import Shards, joined
+from linnet.torch.placed import Running, apply, waiting_place
+from linnet.torch.placement import (
+    Placement,
+    check_fits,
+    is_used,
+    planned,
+    refuse_offloaded,
+    refuse_placed,
+)
 from linnet.torch.saving import origins
 from linnet.torch.stored import (
     NOTHING,
@@ -54,6 +60,7 @@ from linnet.torch.stored import (
     read_blocks,
     refuse_blocks,
 )
+from linnet.torch.tensors import tensor_of as _tensor_of
 from linnet.torch.training import Training
 from linnet.torch.variant import Variant
 from linnet.types import DType, TensorType
@@ -66,9 +73,7 @@ DTYPES: dict[str, torch.dtype] = {name: getattr(torch, t) for name, t in TORCH_N
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 # Options of `load` that later versions add, with the value that asks for nothing.
 _LATER: dict[str, tuple[object, ...]] = {
-    "device_map": (None,),
-    "max_memory": (None,),
-    "offload": (True,),
+    "compile": (None, False),
     "tp_rules": (None,),
 }
 # Sizes found for the shapes of earlier calls; more than a server meets.
@@ -90,7 +95,6 @@ def load(
     strict: bool = True,
     optimize: bool = True,
     numerics: str = "fast",
-    compile: bool | str | None = None,
     trainable: bool | str | Iterable[str] = False,
     storage: str | None = None,
     cast_dtype: bool = False,
@@ -101,27 +105,27 @@ def load(
     on_bound: Callable[[Sequence[Bound]], None] | None = None,
     unread: Collection[str] = (),
     tensor_parallel: object = None,
+    device_map: str | Mapping[str, object] | None = None,
+    max_memory: Mapping[Any, int | str] | None = None,
+    offload: bool = True,
     **later: object,
 ) -> LinnetModule:
     """The program as an nn.Module whose entries run generated source.
 
     Parameters without weights are random: normal with deviation 0.02 from `seed`, integers zero.
-    `compile` says how entries run: False as the generated source, True or "inductor" through
-    torch.compile, "reduce-overhead" or "cudagraphs" as graphs that are replayed, None the best of
-    these that compiles nothing. `storage`, "q4" or "q8", keeps the weights of linear maps and
-    embeddings in blocks of few bits: a GGUF file's own, or blocks made while loading; the program
-    and its dtypes stay as they are. `checked` makes a runtime index outside its axis an error
-    instead of clamping it. `overrides` names generics changed from a card's, which may leave out
-    layers of the checkpoint. `unread` has patterns (`cls.*`) of tensors that may go unbound.
-    `on_bound` is told which tensor fills which parameter. `trainable` is what `set_trainable`
-    takes, `amp` the module's own. `tensor_parallel`, a DeviceMesh, binds the root's `Shards` to its
-    size, and each of its processes holds and reads its part. Everything that is wrong with the
-    source, the generics or the weights is one
-    PlanError.
+    `storage`, "q4" or "q8", keeps the weights of linear maps and embeddings in blocks of few bits:
+    a GGUF file's own, or blocks made while loading; the program and its dtypes stay as they are.
+    `checked` makes a runtime index outside its axis an error instead of clamping it. `overrides`
+    names generics changed from a card's, which may leave out layers of the checkpoint. `unread` has
+    patterns (`cls.*`) of tensors that may go unbound. `on_bound` is told which tensor fills which
+    parameter. `trainable` is what `set_trainable` takes, `amp` the module's own. `tensor_parallel`,
+    a DeviceMesh, binds the root's `Shards` to its size, and each of its processes holds and reads
+    its part. `device_map` ("auto", or devices by path) spreads the program over devices under
+    `max_memory`, bytes by device; with `offload`, weights that do not fit are brought for each
+    call. Everything that is wrong with the source, the generics or the weights is one PlanError.
     """
     _refuse_later(later)
     place = _device(device)
-    check_mode(compile, place)
     policy = policy_named(numerics)
     check_storage(storage, policy, trains=trainable is not False)
     shards = None if tensor_parallel is None else joined(tensor_parallel, place)
@@ -154,19 +158,26 @@ def load(
     present = [one.slot.path for one in bound]
     kernel = partial(native_kernel, policy=policy, checked=checked)
     stored = plan_storage(loaded.program, storage, bound, kernel)
+    placement = planned(
+        loaded.program, bound, place, device_map, max_memory, offload, stored, tensor_parallel
+    )
     module = LinnetModule(
         loaded.program,
         policy,
-        place,
+        placement.home,
         checked=checked,
         present=present,
         stored=stored,
         shards=shards,
         parts=loaded.parts,
-        compile=compile,
+        placement=placement,
     )
-    module._fill(bound)
-    module._initialise(seed)
+    if device_map is None:
+        check_fits(loaded.program, bound, placement.units, place, module._layout.paths)
+    waiting = [one for one in bound if placement.streams(one.slot.path)]
+    module._fill([one for one in bound if not placement.streams(one.slot.path)])
+    module._initialise(seed, {one.slot.path for one in waiting})
+    apply(module, placement, waiting)
     module.amp = amp
     module.set_trainable(trainable)
     module._settle()
@@ -182,7 +193,6 @@ def load_function(
     absent: Iterable[str] = (),
     std_root: str | Path | None = None,
     numerics: str = "fast",
-    compile: bool | str | None = None,
     optimize: bool = True,
     device: str | torch.device = "cpu",
     checked: bool = False,
@@ -191,11 +201,9 @@ def load_function(
     """A free function of the source as a callable; `name` may be left out where there is one.
 
     `dtypes` binds its dtype generics, `ranks` the number of axes of its packs, `absent` names
-    optional parameters that are not passed. `compile` is that of `load`.
+    optional parameters that are not passed.
     """
     _refuse_later(later)
-    place = _device(device)
-    check_mode(compile, place)
     policy = policy_named(numerics)
     analysis = check(Workspace(std_root=std_root), source)
     module = analysis.roots[0]
@@ -208,7 +216,7 @@ def load_function(
     program = lower_function(analysis, module.name, name, dtypes=dtypes, ranks=ranks, absent=absent)
     if optimize:
         program = run_passes(program, policy)
-    return Function(LinnetModule(program, policy, place, checked=checked, compile=compile), name)
+    return Function(LinnetModule(program, policy, _device(device), checked=checked), name)
 
 
 def bind_weights(
@@ -220,6 +228,7 @@ def bind_weights(
 ) -> None:
     """The module's parameters and buffers are the checkpoint's tensors, all checked first."""
     refuse_blocks(module._stored, "bind_weights")
+    refuse_offloaded(module.placement, "bind_weights")
     slots = [
         Slot(path, module._whole(path, tensor), _NAMES[tensor.dtype], optional)
         for path, tensor, optional in module._slots()
@@ -257,7 +266,6 @@ class Code:
         self.text = generated.text
         self.entries = generated.entries
         self.besides = generated.besides
-        self.name = name
         filename = f"<linnet {name}>"
         lines = self.text.splitlines(keepends=True)
         linecache.cache[filename] = (len(self.text), None, lines, filename)
@@ -268,15 +276,11 @@ class Code:
 
     def to(self, device: torch.device) -> None:
         """What the code creates, it creates there."""
-        self.device = device
         self.space["DEVICE"] = device
 
-    def again(self, text: str, tag: str) -> Code:
-        """Other text for the same entries, in a space of its own."""
-        other = Code(Generated(text, self.entries), f"{self.name} {tag}", self.device)
-        if "SHARDS" in self.space:
-            other.space["SHARDS"] = self.space["SHARDS"]
-        return other
+    def entry(self, name: str) -> tuple[Callable[..., Any], Entry]:
+        found = self.entries[name]
+        return self.space[found.function], found
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Code:
         return self
@@ -294,6 +298,7 @@ class _Call:
     """How one entry is called: what it takes and the sizes found for earlier shapes."""
 
     function: IrFunction
+    run: Callable[..., Any]
     takes_self: bool
     dims: dict[str, str]
     known: dict[object, dict[str, int]] = field(default_factory=dict[object, dict[str, int]])
@@ -317,13 +322,14 @@ class LinnetModule(Training):
         stored: Stored = NOTHING,
         shards: Shards | None = None,
         parts: Mapping[str, Part] | None = None,
-        compile: object = None,
+        placement: Placement | None = None,
     ) -> None:
         super().__init__()
+        self.placement = placement or Placement((), (device,), {})
+        self._running: Running | None = None
         self.shards = shards
         self.program = program
         self.numerics = numerics
-        self._modes = Modes(self, compile, numerics)
         self._checked = checked
         self._stored = stored
         self._states: list[str] = []
@@ -332,25 +338,20 @@ class LinnetModule(Training):
         self._variant = Variant(split=shards is not None)
         self._take_code(self._generated(self._variant))
         self._layout = Layout(self, program, self._code.besides)
+        if self.placement.offloaded:
+            # What comes and goes is not laid out anew each time.
+            self._layout.keep_apart(self._layout.paths)
         filled = frozenset(present)
         for entry in program.manifest.entries:
             self._declare_empty_arrays(entry)
-            used = not entry.optional or self._is_used(entry)
+            used = not entry.optional or is_used(program, entry)
             for path in entry.expanded():
                 if used or path in filled:
-                    self._declare(path, entry, device)
+                    self._declare(path, entry, self.placement.device_of(path, device))
         declared = {path for path, _, _ in self._slots()}
         self.parts = {path: part for path, part in (parts or {}).items() if path in declared}
 
     # ------------------------------------------------ the tree
-
-    def _is_used(self, entry: ManifestEntry) -> bool:
-        """Whether an optional member is present: then some entry was lowered with it."""
-        return any(
-            param.name == entry.path
-            for function in self.program.entries.values()
-            for param in function.params
-        )
 
     def _declare_empty_arrays(self, entry: ManifestEntry) -> None:
         """A sub array without elements is there all the same, for loops to walk."""
@@ -424,11 +425,11 @@ class LinnetModule(Training):
         else:
             owner._buffers[name] = tensor
 
-    def _initialise(self, seed: int) -> None:
+    def _initialise(self, seed: int, elsewhere: Collection[str] = ()) -> None:
         """What no weights filled: random floats, normal with deviation 0.02; the rest zero."""
         source = torch.Generator().manual_seed(seed)
         for path, unfilled, _ in list(self._slots()):
-            if not unfilled.is_meta:
+            if not unfilled.is_meta or path in elsewhere:
                 continue
             value = torch.zeros(unfilled.shape, dtype=unfilled.dtype)
             if unfilled.dtype.is_floating_point:
@@ -442,13 +443,16 @@ class LinnetModule(Training):
             held = owner._modules[name]
             if isinstance(held, Blocks) and held.data.is_meta:
                 value = torch.randn(held.shape, generator=source) * 0.02
-                owner._modules[name] = packed(value, self._stored, held.dtype).to(self.device)
+                owner._modules[name] = packed(value, self._stored, held.dtype).to(
+                    self.placement.device_of(path, self.device)
+                )
 
     def _take(self, path: str, tensor: Tensor) -> Tensor:
-        """The member is the tensor, on the module's device."""
+        """The member is the tensor, on the device where it is placed."""
         owner, name = self._owner(path)
-        beside = self._layout.put(path, tensor, self.device)
-        tensor = beside if beside is not None else tensor.to(self.device)
+        device = waiting_place(self.placement, path, self.device)
+        beside = self._layout.put(path, tensor, device)
+        tensor = beside if beside is not None else tensor.to(device)
         if name in owner._parameters:
             tensor = nn.Parameter(tensor, requires_grad=False)
         self._put(path, tensor)
@@ -461,20 +465,33 @@ class LinnetModule(Training):
         floats = [one for one in bound if one.slot.path not in self._stored.members]
         others = [one for one in bound if one.slot.path in self._stored.members]
         for shared, blocks in read_blocks(others, self._stored, DTYPES):
-            held = blocks.to(self.device)
-            for slot in shared:
-                owner, name = self._owner(slot.path)
-                owner._modules[name] = held
+            for device, there in self._by_device(shared):
+                held = blocks.to(device)
+                for slot in there:
+                    owner, name = self._owner(slot.path)
+                    owner._modules[name] = held
         for slots, array in read_bound(floats):
             tensor = _tensor_of(array)
-            first = self._take(slots[0].path, tensor)
-            for slot in slots[1:]:
-                owner, name = self._owner(slot.path)
-                shares = isinstance(first, nn.Parameter) == (name in owner._parameters)
-                if shares:
-                    self._put(slot.path, first)
-                else:
-                    self._take(slot.path, tensor)
+            for _, there in self._by_device(slots):
+                self._share(there, tensor)
+
+    def _by_device(self, slots: Iterable[Slot]) -> list[tuple[torch.device, list[Slot]]]:
+        """The slots on each device: they share a tensor there, and none with other devices."""
+        found: dict[torch.device, list[Slot]] = {}
+        for slot in slots:
+            device = self.placement.device_of(slot.path, self.device)
+            found.setdefault(device, []).append(slot)
+        return list(found.items())
+
+    def _share(self, slots: Sequence[Slot], tensor: Tensor) -> None:
+        first = self._take(slots[0].path, tensor)
+        for slot in slots[1:]:
+            owner, name = self._owner(slot.path)
+            shares = isinstance(first, nn.Parameter) == (name in owner._parameters)
+            if shares:
+                self._put(slot.path, first)
+            else:
+                self._take(slot.path, tensor)
 
     # ------------------------------------------------ code for where the weights lie
 
@@ -483,6 +500,9 @@ class LinnetModule(Training):
 
         Holds until a weight is replaced, or is asked for a gradient.
         """
+        if self.placement.offloaded:
+            self._regenerate(replace(self._variant, apart=self._layout.paths))
+            return
         if self._layout.root is not self:  # a shallow copy
             self._layout = Layout(self, self.program, self._layout.besides)
         if self._layout.holds():
@@ -490,6 +510,7 @@ class LinnetModule(Training):
         self._regenerate(replace(self._variant, apart=self._layout.lay()))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LinnetModule:
+        refuse_offloaded(self.placement, "a copy")
         copied = self.__class__.__new__(self.__class__)
         memo[id(self)] = copied
         self._layout.copy_into(memo)
@@ -523,8 +544,17 @@ class LinnetModule(Training):
             code = Code(text, self.program.name, self.device)
             if self.shards is not None:
                 code.space["SHARDS"] = self.shards
+            if self._running is not None:
+                self._running.inhabit(code)
             self._codes[variant] = code
         return self._codes[variant]
+
+    def _run_as(self, running: Running) -> None:
+        """Entries run as the module is placed from here on."""
+        self._running = running
+        for code in self._codes.values():
+            running.inhabit(code)
+        self._take_code(self._code)
 
     def _take_code(self, code: Code) -> None:
         self._code = code
@@ -532,8 +562,8 @@ class LinnetModule(Training):
         self._calls = {name: self._call(name) for name in self.program.entries}
 
     def _call(self, name: str) -> _Call:
-        entry = self._code.entries[name]
-        return _Call(self.program.entries[name], entry.takes_self, entry.dims)
+        run, entry = self._code.entry(name)
+        return _Call(self.program.entries[name], run, entry.takes_self, entry.dims)
 
     def run_entry(
         self,
@@ -546,8 +576,9 @@ class LinnetModule(Training):
 
         `inputs` are in order, or by name. A struct is given as a mapping of its fields, and given
         back as a named tuple, which can be given again. `generics` gives sizes that no input's
-        shape says. `compile` is how it runs this time, None the way that was said to `load`.
+        shape says.
         """
+        _refuse_later({"compile": compile})
         if self._layout.besides and not torch.compiler.is_compiling():
             self._settle()
         call = self._calls.get(name)
@@ -570,11 +601,7 @@ class LinnetModule(Training):
                 call.known.clear()
             call.known[key] = sizes
         named = {python: sizes[dim] for dim, python in call.dims.items()}
-
-        def runner(code: Code) -> Callable[..., Any]:
-            return self._modes.runner(code, name, compile, tensors)
-
-        run = self._recording(call.function, runner, tensors)
+        run = self._recording(name, call.function, call.run, tensors)
         results = run(*([self] if call.takes_self else []), *tensors, **named)
         returns = call.function.returns
         if isinstance(returns, TensorType):
@@ -687,6 +714,7 @@ class LinnetModule(Training):
         part of a whole model's.
         """
         refuse_blocks(self._stored, "copy_weights")
+        refuse_offloaded(self.placement, "copy_weights")
         found = source.state_dict() if isinstance(source, nn.Module) else source
         problems: list[str] = []
         pairs: list[tuple[str, Tensor, Tensor]] = []
@@ -708,7 +736,7 @@ class LinnetModule(Training):
         for path, own, other in pairs:
             # New memory: what a parameter holds may be another's, or a mapped file.
             if id(own) not in copied:
-                value = other.detach().to(self.device, own.dtype, copy=True)
+                value = other.detach().to(own.device, own.dtype, copy=True)
                 copied[id(own)] = value
                 if isinstance(own, nn.Parameter):
                     own.data = value
@@ -716,6 +744,7 @@ class LinnetModule(Training):
                     self._put(path, value)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> LinnetModule:
+        refuse_placed(self.placement)
         held = [*self.named_parameters(), *self.named_buffers()]
         for path, tensor in held:
             if fn(torch.empty(0, dtype=tensor.dtype, device=tensor.device)).dtype != tensor.dtype:
@@ -748,19 +777,6 @@ def _from_python(where: str, value: object, dtype: DType) -> Tensor:
         raise PlanError(f"{where} is not a rectangle of numbers") from error
 
 
-def _tensor_of(array: np.ndarray[Any, np.dtype[Any]]) -> Tensor:
-    """The array as a tensor over the same memory."""
-    if not array.flags.c_contiguous or not array.dtype.isnative:
-        array = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
-    name = array.dtype.name
-    with warnings.catch_warnings():
-        # An array of the user's may be read-only; what it is given for does not write into it.
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        if name == "bfloat16":
-            return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
-        return torch.from_numpy(array)
-
-
 # ---------------------------------------------------------------- functions
 
 
@@ -781,13 +797,8 @@ class Function:
         """The name and the type of each input."""
         return tuple((n, str(type)) for n, type in self.module.program.entries[self.name].takes)
 
-    def run(
-        self,
-        inputs: Sequence[object],
-        generics: Mapping[str, int] | None = None,
-        compile: object = None,
-    ) -> Any:
-        return self.module.run_entry(self.name, inputs, generics, compile)
+    def run(self, inputs: Sequence[object], generics: Mapping[str, int] | None = None) -> Any:
+        return self.module.run_entry(self.name, inputs, generics)
 
     def __call__(self, *inputs: object, **generics: int) -> Any:
         if isinstance(generics.get("generics"), Mapping):

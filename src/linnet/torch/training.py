@@ -23,6 +23,7 @@ from linnet.torch import lora
 from linnet.torch.express import TORCH_NAMES
 from linnet.torch.lora import Adapter
 from linnet.torch.paths import float_paths
+from linnet.torch.placement import Placement, refuse_offloaded
 from linnet.torch.saving import Origin, save
 from linnet.torch.stored import refuse_blocks
 from linnet.torch.variant import PLAIN, Variant
@@ -41,10 +42,10 @@ class Training(nn.Module):
 
     if TYPE_CHECKING:
         program: Program
+        placement: Placement
         _stored: Stored
         shards: Shards | None
         parts: dict[str, Part]
-        _code: Code
 
         @property
         def device(self) -> torch.device: ...
@@ -82,6 +83,10 @@ class Training(nn.Module):
         """
         if chosen is not False:
             refuse_blocks(self._stored, f"set_trainable({chosen!r})")
+        if self.placement.offloaded:
+            if chosen is not False:
+                refuse_offloaded(self.placement, "trainable")
+            return []
         held = dict(self.named_parameters(remove_duplicate=False))
         wanted = {id(held[path]) for path in float_paths("trainable", chosen, held)}
         paths = [path for path, parameter in held.items() if id(parameter) in wanted]
@@ -100,6 +105,8 @@ class Training(nn.Module):
 
     def trains(self) -> bool:
         """Whether some parameter takes gradients."""
+        if self.placement.offloaded:
+            return False
         return any(parameter.requires_grad for parameter in self.parameters())
 
     # ------------------------------------------------ autocast
@@ -146,6 +153,7 @@ class Training(nn.Module):
         `set_trainable`.
         """
         refuse_blocks(self._stored, "add_lora")
+        refuse_offloaded(self.placement, "add_lora")
         lora.check_size(rank, alpha)
         paths = lora.adaptable(self, patterns)
         rng = np.random.default_rng(seed)
@@ -157,6 +165,7 @@ class Training(nn.Module):
     def load_lora(self, path: str | Path) -> list[str]:
         """The adapters of a file that `save_weights` wrote; the paths of their weights."""
         refuse_blocks(self._stored, "load_lora")
+        refuse_offloaded(self.placement, "load_lora")
         adapters = lora.read(path, self.weight_names)
         fits = set(lora.adaptable(self, list(adapters)))
         for weight, (_, down, up) in adapters.items():
@@ -254,17 +263,15 @@ class Training(nn.Module):
     # ------------------------------------------------ running
 
     def _recording(
-        self,
-        function: Function,
-        runner: Callable[[Code], Callable[..., Any]],
-        inputs: Sequence[Tensor],
+        self, name: str, function: Function, run: Callable[..., Any], inputs: Sequence[Tensor]
     ) -> Callable[..., Any]:
-        """What runs the entry, `runner` of the code; where gradients are recorded they flow."""
+        """What runs the entry: `run`, or where gradients are recorded what lets them flow."""
         if not torch.is_grad_enabled() or not (self._amp or function.writes):
-            return runner(self._code)
+            return run
         if not (self.trains() or any(x.requires_grad for x in inputs)):
-            return runner(self._code)
-        run = runner(self._rebinding_code() if function.writes else self._code)
+            return run
+        if function.writes:
+            run = self._rebinding_entry(name)
 
         def recorded(*arguments: Any, **sizes: int) -> Any:
             with _autocast(self._amp, self.device), self._states_apart(function):
@@ -272,11 +279,11 @@ class Training(nn.Module):
 
         return recorded
 
-    def _rebinding_code(self) -> Code:
+    def _rebinding_entry(self, name: str) -> Callable[..., Any]:
         if self._rebinding is None:
             self._rebinding = self._generated(replace(self._variant, rebinding=True))
         self._rebinding.to(self.device)
-        return self._rebinding
+        return self._rebinding.entry(name)[0]
 
     @contextmanager
     def _states_apart(self, function: Function) -> Iterator[None]:

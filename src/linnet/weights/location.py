@@ -60,6 +60,12 @@ class MappedFile:
         if self._map is not None and first < last and hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED, first, last - first)
 
+    def expect(self, start: int, end: int) -> None:
+        """The system begins to read the range's pages, and does not wait for them."""
+        first = start // mmap.PAGESIZE * mmap.PAGESIZE
+        if first < end and hasattr(mmap, "MADV_WILLNEED"):
+            self._mapping().madvise(mmap.MADV_WILLNEED, first, end - first)
+
     def _mapping(self) -> mmap.mmap:
         if self._map is None:
             try:
