@@ -1,0 +1,1 @@
+"""Measurements: programs to run by hand, and `python -m bench.run`. Nothing imports them."""

@@ -1,0 +1,157 @@
+"""The methods: a key is a way of running a model, and after a dash how its weights are stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+FLOATS = ("f32", "bf16", "f16")
+STORAGES = (*FLOATS, "q8", "q4")
+WIDTHS = {"f32": 4.0, "bf16": 2.0, "f16": 2.0, "u8": 1.0, "q8": 34 / 32, "q4": 18 / 32}
+"""Bytes of one value; of those in blocks, as Q8_0 and Q4_0 have them."""
+
+Needs = Literal["checkpoint", "gguf", "openvino", "linnet"]
+
+
+class UnknownMethod(Exception):
+    """A key that names no method; says which there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A way of running a model: whose it is, in which environment, and which form it reads.
+
+    `peer` is the environment of its own that it runs in; None is the project's.
+    """
+
+    label: str
+    kind: Literal["reference", "linnet"]
+    runner: str
+    needs: Needs
+    peer: str | None = None
+    storages: tuple[str, ...] = STORAGES
+    options: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+FAMILIES: dict[str, Family] = {
+    "transformers-eager": Family(
+        "transformers, eager",
+        "reference",
+        "bench.runners.transformers_stack",
+        "checkpoint",
+        storages=FLOATS,
+    ),
+    "transformers-compile": Family(
+        "transformers, compiled, static cache",
+        "reference",
+        "bench.runners.transformers_stack",
+        "checkpoint",
+        storages=FLOATS,
+        options={"compile": True},
+    ),
+    "llamacpp": Family(
+        "llama.cpp", "reference", "bench.runners.llama_cpp_stack", "gguf", "llamacpp"
+    ),
+    "llamacpp-flash": Family(
+        "llama.cpp, flash attention",
+        "reference",
+        "bench.runners.llama_cpp_stack",
+        "gguf",
+        "llamacpp",
+        options={"flash": True},
+    ),
+    "openvino": Family(
+        "OpenVINO GenAI", "reference", "bench.runners.openvino_stack", "openvino", "openvino"
+    ),
+    "vllm": Family("vLLM", "reference", "bench.runners.vllm_stack", "checkpoint", "vllm", FLOATS),
+    "linnet-torch": Family(
+        "Linnet PyTorch",
+        "linnet",
+        "bench.runners.linnet_torch",
+        "linnet",
+        options={"compile": False},
+    ),
+    "linnet-inductor": Family(
+        "Linnet PyTorch, compiled",
+        "linnet",
+        "bench.runners.linnet_torch",
+        "linnet",
+        options={"compile": "inductor"},
+    ),
+    "linnet-cudagraphs": Family(
+        "Linnet PyTorch, one graph a step",
+        "linnet",
+        "bench.runners.linnet_torch",
+        "linnet",
+        options={"compile": "reduce-overhead"},
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One row: a family and a storage; `key` is as it was asked for."""
+
+    key: str
+    family: Family
+    storage: str
+
+    @property
+    def label(self) -> str:
+        return f"{self.family.label}, {self.storage}"
+
+    @property
+    def dtype(self) -> str:
+        """What is computed in: floats of their own width, blocks of few bits in f32."""
+        return self.storage if self.storage in FLOATS else "f32"
+
+    @property
+    def cache(self) -> str:
+        """What keys and values are kept in: as wide as the model, but what the peer would choose.
+
+        With weights in few bits that is f16 in llama.cpp and 8 bits in OpenVINO.
+        """
+        if self.storage in FLOATS:
+            return self.storage
+        return {"gguf": "f16", "openvino": "u8"}.get(self.family.needs, self.dtype)
+
+
+def method(key: str, default: str) -> Method:
+    """The method of this key; one without a storage has the default."""
+    name, storage = key, default
+    head, _, last = key.rpartition("-")
+    if last in STORAGES and head:
+        name, storage = head, last
+    family = FAMILIES.get(name)
+    if family is None:
+        raise UnknownMethod(
+            f"there is no method {key!r}: choose {', '.join(FAMILIES)}, "
+            f"each with -{', -'.join(STORAGES)} for other weights than --dtype's"
+        )
+    if storage not in family.storages:
+        raise UnknownMethod(
+            f"{key}: {family.label} has no {storage} weights here, but {', '.join(family.storages)}"
+        )
+    return Method(key, family, storage)
+
+
+def methods(asked: str, default: str, device: str) -> list[Method]:
+    """Those of a list with commas, each once; `all` is everything that this device can run."""
+    keys = [one.strip() for one in asked.split(",") if one.strip()]
+    found: dict[tuple[int, str], Method] = {}
+    for key in keys:
+        for one in _all(default, device) if key == "all" else [method(key, default)]:
+            found.setdefault((id(one.family), one.storage), one)
+    return list(found.values())
+
+
+def _all(default: str, device: str) -> list[Method]:
+    """Every family in the default dtype, and on a CPU in bf16 and 4 bits too."""
+    storages = [default] if device != "cpu" else list(dict.fromkeys([default, "bf16", "q4"]))
+    left_out = {"vllm", "openvino"} if device != "cpu" else set[str]()
+    return [
+        Method(name if storage == default else f"{name}-{storage}", family, storage)
+        for storage in storages
+        for name, family in FAMILIES.items()
+        if storage in family.storages and name not in left_out
+    ]

@@ -1,0 +1,142 @@
+"""python -m bench.probe [--threads N] [--device D] [--dtypes f32,bf16]: what limits a machine.
+
+Memory bandwidth is that of reading: the sum of a vector much larger than the caches, by as many
+threads as the methods have (a C program of a few lines where a compiler is at hand, else PyTorch's
+sum). The product rate is that of the best of a few large matrix products in each dtype. Best of
+several each, since a limit is what the machine can do, not what it does when it is disturbed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+SOURCE = r"""
+#include <omp.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+int main(int count, char **arguments) {
+    long n = atol(arguments[1]) / 8, threads = atol(arguments[2]), repeats = atol(arguments[3]);
+    uint64_t *data = aligned_alloc(4096, (size_t)n * 8), total = 0;
+    double best = 0;
+    (void)count;
+    if (!data) return 1;
+    omp_set_num_threads((int)threads);
+#pragma omp parallel for schedule(static)
+    for (long i = 0; i < n; i++) data[i] = (uint64_t)i;
+    for (long k = 0; k < repeats; k++) {
+        double started = now();
+#pragma omp parallel for schedule(static) reduction(+ : total)
+        for (long i = 0; i < n; i++) total += data[i];
+        double rate = (double)n * 8 / (now() - started);
+        if (rate > best) best = rate;
+    }
+    printf("%.0f %lu\n", best, (unsigned long)total);
+    return 0;
+}
+"""
+_SIZE = 1 << 29
+_REPEATS = 9
+
+
+def bandwidth(device: str, threads: int) -> float:
+    """Bytes read in a second."""
+    if device == "cpu" and (found := _compiled(threads)) is not None:
+        return found
+    import torch
+
+    _use(torch, device, threads)
+    data = torch.ones(_SIZE // 4 * (1 if device == "cpu" else 8), device=device)
+    return data.nbytes / _best(lambda: data.sum(), device)
+
+
+def product_rate(device: str, threads: int, dtype: str) -> float | None:
+    """Floating-point operations in a second of a large product; None where it takes too long."""
+    import torch
+
+    from bench.runners.torch_common import DTYPES
+
+    _use(torch, device, threads)
+    kind = getattr(torch, DTYPES[dtype])
+    size = 1024 if device == "cpu" else 8192
+    # A small one first: some processors have no instructions for a dtype and take minutes.
+    one = torch.ones(128, 128, device=device, dtype=kind)
+    if _best(lambda: one @ one, device) * (size / 128) ** 3 > 20:
+        return None
+    a, b = (torch.ones(size, size, device=device, dtype=kind) for _ in range(2))
+    return 2 * size**3 / _best(lambda: a @ b, device)
+
+
+def probed(device: str, threads: int, dtypes: list[str]) -> dict[str, Any]:
+    """What was measured: `bandwidth` and, for each dtype, the product rate; seconds and bytes."""
+    rates = {dtype: product_rate(device, threads, dtype) for dtype in dtypes}
+    return {"bandwidth": bandwidth(device, threads), "product": rates}
+
+
+def _use(torch: Any, device: str, threads: int) -> None:
+    if device == "cpu":
+        torch.set_num_threads(threads)
+
+
+def _best(run: Callable[[], object], device: str) -> float:
+    """The least seconds of several runs."""
+    from bench.runners.torch_common import synchronize
+
+    run()
+    seconds: list[float] = []
+    for _ in range(_REPEATS):
+        synchronize(device)
+        started = time.perf_counter()
+        run()
+        synchronize(device)
+        seconds.append(time.perf_counter() - started)
+    return min(seconds)
+
+
+def _compiled(threads: int) -> float | None:
+    """By the C program; None where it cannot be made."""
+    compiler = next((found for name in ("cc", "gcc", "clang") if (found := shutil.which(name))), "")
+    if not compiler:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        source, program = Path(folder) / "read.c", Path(folder) / "read"
+        source.write_text(SOURCE)
+        flags = ["-O3", "-march=native", "-fopenmp", "-o", str(program)]
+        try:
+            subprocess.run([compiler, str(source), *flags], check=True, capture_output=True)
+            asked = [str(program), str(_SIZE), str(threads), str(_REPEATS)]
+            done = subprocess.run(asked, check=True, capture_output=True, text=True, timeout=120)
+            return float(done.stdout.split()[0])
+        except (OSError, ValueError, IndexError, subprocess.SubprocessError):
+            return None
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.probe", description=__doc__)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtypes", default="f32,bf16")
+    args = parser.parse_args(arguments)
+    print(json.dumps(probed(args.device, args.threads, args.dtypes.split(","))))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,188 @@
+"""python -m bench.run MODEL...: every method on the same weights, tokens and threads, in turns.
+
+Prints a table, and writes bench.json and bench.svg. docs/benchmarks.md says what each figure means.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench import peers, record
+from bench.chart import chart
+from bench.imports import import_times
+from bench.job import Job
+from bench.methods import FLOATS, Method, UnknownMethod, methods
+from bench.prepare import Prepared, prepare
+from bench.probe import probed
+from bench.record import Measured, Workload
+from bench.table import table
+from bench.traffic import sizes_of
+from bench.turns import Start, project, take_turns
+from linnet.diagnostics import LinnetError
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="python -m bench.run", description=__doc__)
+    add = made.add_argument
+    add("models", nargs="+", metavar="MODEL", help="cards by name, or checkpoints")
+    add("--methods", default="all", help="keys with commas, such as linnet-torch-q4; default: all")
+    add("--dtype", help="of keys without one: f32, bf16, f16; default f32, on a device the card's")
+    add("--device", default="cpu", help="cpu (default) or cuda")
+    add("--prompt", type=int, default=512, help="tokens of the prompt")
+    add("--new", type=int, default=128, help="tokens after it")
+    add("--batch", type=int, default=1)
+    add("--warmup", type=int, default=1, help="rounds that are not counted")
+    add("--iters", type=int, default=5, help="rounds that are, the methods in turns")
+    add("--threads", type=int, default=os.cpu_count() or 1, help="of every method")
+    add("--timeout", type=float, default=3600, help="seconds that a method may take in all")
+    add("--seed", type=int, default=0, help="of the prompt, and of random weights")
+    add("--random", action="store_true", help="random weights at the card's size, not fetched")
+    add("--merge", action="store_true", help="keep the other rows that bench.json has")
+    add("--out", type=Path, help="where bench.json goes; default: in the cache folder")
+    add("--cache", type=Path, help="of environments and prepared weights")
+    add("--no-probe", action="store_true", help="no bandwidth and product rate, so no shares")
+    add("--imports", type=int, default=0, metavar="N", help="time importing linnet.torch N times")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    args = parser().parse_args(arguments)
+    if args.cache is not None:
+        os.environ["LINNET_BENCH_CACHE"] = str(args.cache.resolve())
+    try:
+        _check(args)
+        for model in args.models:
+            found = measure(model, args)
+            print(table(found))
+    except (LinnetError, UnknownMethod, peers.PeerError) as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    for name in ("prompt", "new", "batch", "iters", "threads"):
+        if getattr(args, name) < 1:
+            raise LinnetError(f"--{name} is {getattr(args, name)}; it must be 1 or more")
+    if args.warmup < 0:
+        raise LinnetError(f"--warmup is {args.warmup}; it must be 0 or more")
+    if args.dtype is not None and args.dtype not in FLOATS:
+        raise LinnetError(f"--dtype is {args.dtype}; choose {', '.join(FLOATS)}")
+
+
+def measure(model: str, args: argparse.Namespace) -> dict[str, Any]:
+    """The model's bench.json and bench.svg are written; gives what the first holds."""
+    dtype = args.dtype or ("f32" if args.device == "cpu" else "bf16")
+    chosen = methods(args.methods, dtype, args.device)
+    random = dtype if args.random else None
+    prepared = prepare(model, peers.cache() / "models", random, args.seed)
+    sizes = sizes_of(prepared.checkpoint())
+    workload = Workload(
+        device=args.device,
+        prompt=args.prompt,
+        new=args.new,
+        batch=args.batch,
+        warmup=args.warmup,
+        iters=args.iters,
+        seed=args.seed,
+        threads=args.threads,
+        dtype=dtype,
+        random=args.random,
+    )
+    probe: dict[str, Any] = {}
+    if not args.no_probe:
+        _say("measuring bandwidth and product rate")
+        kinds = sorted({one.dtype for one in chosen})
+        probe = probed(args.device, args.threads, kinds)
+    shape = (args.batch, args.prompt)
+    prompts = np.random.default_rng(args.seed).integers(0, sizes.vocabulary, shape).tolist()
+    measured = [Measured(one) for one in chosen]
+    load = [os.getloadavg()[0]]
+    folder = Path(tempfile.mkdtemp(prefix="linnet-bench-"))
+    try:
+        asked = [
+            (one, _maker(one.method, prepared, workload, prompts, folder / f"{k}.npy"))
+            for k, one in enumerate(measured)
+        ]
+        take_turns(asked, args.warmup, args.iters, args.timeout, _say)
+        load.append(os.getloadavg()[0])
+        imports = import_times(args.imports) if args.imports else None
+        found = record.document(measured, workload, sizes, probe, load, imports)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    place = args.out or peers.cache() / "results" / prepared.card.name
+    if len(args.models) > 1 and args.out is not None:
+        place = place / prepared.card.name
+    found = record.write(place, found, args.merge)
+    (place / "bench.svg").write_text(chart(found))
+    _say(f"written: {place / record.FILE}, {place / 'bench.svg'}")
+    return found
+
+
+def _maker(
+    one: Method, prepared: Prepared, workload: Workload, prompts: list[list[int]], logits: Path
+) -> Any:
+    """What makes the weights' form and the environment ready when the method's time comes."""
+
+    def make() -> Start:
+        peer = one.family.peer
+        if peer is None:
+            python, variables = project()
+        else:
+            python, variables = str(peers.python(peer)), peers.environment()
+        job = Job(
+            key=one.key,
+            runner=one.family.runner,
+            dtype=one.dtype,
+            place=str(_place(one, prepared)),
+            prompts=prompts,
+            new=workload.new,
+            threads=workload.threads,
+            device=workload.device,
+            logits=str(logits),
+            seed=workload.seed,
+            options=_options(one, prepared),
+        )
+        return Start(python, variables, job)
+
+    return make
+
+
+def _place(one: Method, prepared: Prepared) -> Path:
+    """What the method loads."""
+    match one.family.needs:
+        case "gguf":
+            return prepared.gguf(one.storage)
+        case "openvino":
+            return prepared.openvino(one.storage)
+        case "linnet" if one.storage == "q4" and prepared.own_gguf is not None:
+            return prepared.own_gguf  # its blocks are kept as they are
+        case _:
+            return prepared.checkpoint()
+
+
+def _options(one: Method, prepared: Prepared) -> dict[str, Any]:
+    options = {"cache": one.cache, **one.family.options}
+    if one.family.needs != "linnet":
+        return options
+    options["card"] = str(prepared.card.directory)
+    if one.storage not in FLOATS:
+        options["storage"] = one.storage
+    return options
+
+
+def _say(line: str) -> None:
+    print(f"bench: {line}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

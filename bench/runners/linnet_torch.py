@@ -1,0 +1,80 @@
+"""Ours: a card loaded by linnet.nest on PyTorch, its prefill and decode entries."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from bench.job import Job, Logits, Round
+from bench.runners.torch_common import set_up, synchronize
+
+ENTRIES = ("prefill", "decode")
+
+
+def prepare(job: Job) -> str:
+    import linnet
+    import linnet.torch
+
+    return f"linnet {linnet.__version__}, {set_up(job)}"
+
+
+def load(job: Job) -> Entries:
+    return Entries(job)
+
+
+class Entries:
+    """The model; tokens are chosen on the device, and no step waits for the host."""
+
+    def __init__(self, job: Job) -> None:
+        import torch
+
+        from linnet.nest import load as load_card
+
+        self._torch, self._job = torch, job
+        self.notes: list[str] = []
+        options: dict[str, Any] = {}
+        if job.options.get("compile"):
+            options["compile"] = job.options["compile"]
+        if job.options.get("storage"):
+            options["storage"] = job.options["storage"]
+        self._model = load_card(
+            job.options["card"],
+            generics={"T": job.dtype, "MaxSeq": job.positions, "Batch": job.batch},
+            weights=job.place,
+            cast_dtype=True,
+            device=job.device,
+            entries=ENTRIES,
+            **options,
+        )
+        members = [*self._model.parameters(), *self._model.buffers()]
+        self.held: int | None = sum({m.data_ptr(): m.nbytes for m in members}.values())
+        self._ids = torch.tensor(job.prompts, dtype=torch.int32, device=job.device)
+        self._last: Any = None
+
+    def round(self, count: int) -> Round:
+        torch, job = self._torch, self._job
+        with torch.inference_mode():
+            self._model.reset_state()
+            synchronize(job.device)
+            started = time.perf_counter()
+            token = self._next("prefill", self._ids, 0)
+            tokens = [token]
+            synchronize(job.device)
+            first = time.perf_counter()
+            for position in range(job.positions - job.new, job.positions - job.new + count - 1):
+                token = self._next("decode", token, position)
+                tokens.append(token)
+            synchronize(job.device)
+            ended = time.perf_counter()
+            found = torch.cat(tokens, 1)[0].tolist()
+        return Round(first - started, ended - first, found)
+
+    def _next(self, entry: str, ids: Any, position: int) -> Any:
+        logits = self._model.run_entry(entry, [ids, position])
+        if self._last is None:
+            self._last = logits[0].float().cpu().numpy()
+        return logits.argmax(-1, keepdim=True).to(self._torch.int32)
+
+    def logits(self) -> Logits | None:
+        found: Logits = self._last
+        return found
