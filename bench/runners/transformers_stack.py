@@ -27,17 +27,17 @@ class Stack:
         import transformers
 
         self.notes: list[str] = []
-        self._torch, self._job = torch, job
+        self._torch: Any = torch
+        self._job = job
         self._model: Any = transformers.AutoModelForCausalLM.from_pretrained(
             job.place, dtype=getattr(torch, DTYPES[job.dtype])
         )
-        self._model = self._model.eval().to(job.device)
+        self._model.eval()
+        self._model.to(job.device)
         self._ids = torch.tensor(job.prompts, device=job.device)
         self._cache: Any = None
         self._call: Any = self._model
         self._last: Any = None
-        parameters = {p.data_ptr(): p.nbytes for p in self._model.parameters()}
-        self._weights = sum(parameters.values())
         self.held: int | None = None
         if job.options.get("compile"):
             self._compile(transformers)
