@@ -133,3 +133,25 @@ def test_a_query_that_sees_nothing_gets_the_mean(dtype: torch.dtype, monkeypatch
             found = attend.span_attention(q, k, v, torch.tensor(at), 0.5, window).float()
             torch.testing.assert_close(found, mean, rtol=0, atol=2e-2)
         waits_for_nothing(monkeypatch)
+
+
+@pytest.mark.slow
+def test_compiled_code_for_a_cpu_reads_what_is_written_too() -> None:
+    """As one operation, without a break in its graph; with gradients it is under a mask."""
+
+    @torch.compile(backend="aot_eager", fullgraph=True, dynamic=False)
+    def compiled(q: Tensor, k: Tensor, v: Tensor, at: Tensor, window: int | None) -> Tensor:
+        if at.ndim == 0:
+            return attend.span_attention(q, k, v, at, 0.5, window)
+        return attend.rows_attention(q, k, v, at, 0.5, window)
+
+    q, k, v = drawn(2, 1)
+    far = [torch.cat((x[:, :, :6], torch.full_like(x[:, :, 6:], torch.nan)), 2) for x in (k, v)]
+    for at in (torch.tensor(4), torch.tensor([3, 5])):
+        run = attend.rows_attention if at.ndim else attend.span_attention
+        for window in (None, 2):
+            wanted = run(q, k, v, at, 0.5, window)
+            assert torch.equal(compiled(q, *far, at, window), wanted)
+            found = compiled(q.clone().requires_grad_(), k, v, at, window)
+            torch.testing.assert_close(found, wanted, rtol=0, atol=2e-6)
+            assert found.requires_grad

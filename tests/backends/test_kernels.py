@@ -209,6 +209,14 @@ def test_a_kernel_has_the_gradient_of_its_op(op: str, monkeypatch: Any) -> None:
                     assert_close(none if g is None else g, none if h is None else h, 2e-4, what)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("op", [op for op in K.KERNELS if op.startswith("std.nn.attention::")])
+def test_attention_that_waits_for_no_device(op: str, monkeypatch: Any) -> None:
+    """What runs on a GPU, on the CPU: no position is read as a number."""
+    monkeypatch.setattr("linnet.torch.attend._readable", lambda x: False)
+    assert all(runs(op, kernel, "f32", monkeypatch) for kernel in K.KERNELS[op])
+
+
 def test_writes_that_do_not_wait_for_the_device_write_the_same() -> None:
     """What runs on a GPU, on the CPU: places outside, and (0, 0) written or not."""
     draw = torch.Generator().manual_seed(0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from linnet.torch import native
 from linnet.torch.native import ops as native_ops
 
 Scalar = Tensor | int
+Attend = Callable[..., Tensor]
 
 # ---------------------------------------------------------------- under any mask
 
@@ -120,9 +122,7 @@ def span_attention(
     sinks: Tensor | None = None,
 ) -> Tensor:
     """Queries at positions `at` on, each over the positions up to its own, or the last of them."""
-    if _is_native(query, key, value, scale, window, sinks):
-        return native_ops.attend(query, key, value, scale, at, window, sinks)
-    return _span(_Weighing(attention, scale, sinks), query, key, value, at, window)
+    return _seeing(attention, query, key, value, at, None, scale, window, sinks)
 
 
 def rows_attention(
@@ -135,9 +135,7 @@ def rows_attention(
     sinks: Tensor | None = None,
 ) -> Tensor:
     """One query for each row, at its own position, over those that `span_attention` says."""
-    if _is_native(query, key, value, scale, window, sinks):
-        return native_ops.attend(query, key, value, scale, positions, window, sinks)
-    return _rows(_Weighing(attention, scale, sinks), query, key, value, positions, window)
+    return _seeing(attention, query, key, value, positions, None, scale, window, sinks)
 
 
 def packed_attention(
@@ -151,8 +149,7 @@ def packed_attention(
     sinks: Tensor | None = None,
 ) -> Tensor:
     """Packed tokens, each over those of its segment up to its position, or the last of them."""
-    how = _Weighing(attention, scale, sinks)
-    return _packed(how, query, key, value, positions, segments, window)
+    return _seeing(attention, query, key, value, positions, segments, scale, window, sinks)
 
 
 def span_attention_f32(
@@ -165,9 +162,7 @@ def span_attention_f32(
     sinks: Tensor | None = None,
 ) -> Tensor:
     """`span_attention` computed in f32 and rounded once."""
-    if _is_native(query, key, value, scale, window, sinks):
-        return native_ops.attend(query, key, value, scale, at, window, sinks)
-    return _span(_Weighing(attention_f32, scale, sinks), query, key, value, at, window)
+    return _seeing(attention_f32, query, key, value, at, None, scale, window, sinks)
 
 
 def rows_attention_f32(
@@ -180,9 +175,7 @@ def rows_attention_f32(
     sinks: Tensor | None = None,
 ) -> Tensor:
     """`rows_attention` computed in f32 and rounded once."""
-    if _is_native(query, key, value, scale, window, sinks):
-        return native_ops.attend(query, key, value, scale, positions, window, sinks)
-    return _rows(_Weighing(attention_f32, scale, sinks), query, key, value, positions, window)
+    return _seeing(attention_f32, query, key, value, positions, None, scale, window, sinks)
 
 
 def packed_attention_f32(
@@ -196,37 +189,108 @@ def packed_attention_f32(
     sinks: Tensor | None = None,
 ) -> Tensor:
     """`packed_attention` computed in f32 and rounded once."""
-    how = _Weighing(attention_f32, scale, sinks)
-    return _packed(how, query, key, value, positions, segments, window)
+    return _seeing(attention_f32, query, key, value, positions, segments, scale, window, sinks)
+
+
+def _seeing(
+    attend: Attend,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    at: Scalar,
+    segments: Tensor | None,
+    scale: float | Tensor,
+    window: Scalar | None,
+    sinks: Tensor | None,
+) -> Tensor:
+    """What each query sees: of segments, of its row, or of the one span of all rows."""
+    if torch.compiler.is_compiling() and _for_numbers(query, key, value, at, scale, window, sinks):
+        # One operation to the compiler, which reads numbers when it runs.
+        wide = attend is attention_f32
+        given = query, key, value, at, segments, scale, window, sinks, wide
+        rows: Tensor = torch.ops.linnet.attention(*given)
+        return rows.transpose(1, 2)
+    if segments is None:
+        mixed = _in_c(query, key, value, at, scale, window, sinks)
+        if mixed is not None:
+            return mixed
+    how = _Weighing(attend, scale, sinks)
+    if segments is not None:
+        return _packed(how, query, key, value, torch.as_tensor(at), segments, window)
+    if isinstance(at, Tensor) and at.ndim:
+        return _rows(how, query, key, value, at, window)
+    return _span(how, query, key, value, at, window)
+
+
+def _for_numbers(*given: Scalar | float | None) -> bool:
+    """Whether the operation of compiled code takes these: on a CPU, and without gradients."""
+    *queries, at, scale, window, sinks = given
+    tensors = [x for x in (*queries, at, sinks) if isinstance(x, Tensor)]
+    grows = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    known = not isinstance(at, Tensor) or isinstance(scale, Tensor) or isinstance(window, Tensor)
+    return not grows and not known and all(x.device.type == "cpu" for x in tensors)
+
+
+def _compiled(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    at: Tensor,
+    segments: Tensor | None,
+    scale: float,
+    window: int | None,
+    sinks: Tensor | None,
+    wide: bool,
+) -> Tensor:
+    attend = attention_f32 if wide else attention
+    mixed = _seeing(attend, query, key, value, at, segments, scale, window, sinks)
+    return mixed.transpose(1, 2).contiguous()
+
+
+def _shaped(query: Tensor, *_: object) -> Tensor:
+    rows, heads, queries, width = query.shape
+    return query.new_empty((rows, queries, heads, width))
+
+
+_library: Any = torch.library
+_OPERATIONS = _library.Library("linnet", "DEF")
+_OPERATIONS.define(
+    "attention(Tensor query, Tensor key, Tensor value, Tensor at, Tensor? segments, float scale,"
+    " int? window, Tensor? sinks, bool wide) -> Tensor"
+)
+_OPERATIONS.impl("attention", _compiled, "CPU")
+_library.register_fake("linnet::attention", _shaped, lib=_OPERATIONS)
 
 
 # More queries of a head than these are products of matrices.
 _FEW = 4
 
 
-def _is_native(
+def _in_c(
     query: Tensor,
     key: Tensor,
     value: Tensor,
+    at: Scalar,
     scale: float | Tensor,
     window: Scalar | None,
     sinks: Tensor | None,
-) -> bool:
-    """Whether the C kernel, which reads what each query sees and no more, takes the call."""
-    return (
-        query.shape[2] <= _FEW
-        and isinstance(scale, float)
-        and (window is None or (isinstance(window, int) and window > 0))
-        and native.takes(query, key, value, *(() if sinks is None else (sinks,)))
-        and native_ops.attends(query, key)
-    )
+) -> Tensor | None:
+    """What the C kernel gives, which reads what each query sees and no more, if it takes this."""
+    if query.shape[2] > _FEW or not isinstance(scale, float):
+        return None
+    if window is not None and (not isinstance(window, int) or window < 1):
+        return None
+    tensors = query, key, value, *(() if sinks is None else (sinks,))
+    if not native.takes(*tensors) or not native_ops.attends(query, key):
+        return None
+    return native_ops.attend(query, key, value, scale, at, window, sinks)
 
 
 @dataclass(frozen=True, slots=True)
 class _Weighing:
     """How keys that are seen are weighed: `attention` or `attention_f32`, or with `sinks`."""
 
-    attend: Callable[..., Tensor]
+    attend: Attend
     scale: float | Tensor
     sinks: Tensor | None
 
@@ -257,7 +321,8 @@ def _span(
         return _span_masked(how, query, key, value, at, window)
     if start < 0 or (size is not None and (size < 1 or start + count - size >= length)):
         return _span_masked(how, query, key, value, start, size)  # some query sees nothing
-    if size is not None and count > 2 * max(size, _BLOCK):
+    long = size is not None and count > 2 * max(size, _BLOCK)
+    if size is not None and long and not torch.compiler.is_compiling():
         blocks = torch.split(query, max(size, _BLOCK), 2)
         starts = range(start, start + count, max(size, _BLOCK))
         parts = zip(blocks, starts, strict=True)
