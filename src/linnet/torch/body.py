@@ -559,7 +559,7 @@ class Scope(Expressions):
             self.named.add(result)
             names.append(name)
         self.grouped.update(group.calls)
-        self.lines.add(f"{', '.join(names)} = {text.method(way, sizes, 'dim=-1')}")
+        self.lines.add(f"{', '.join(names)} = {text.method(way, sizes, -1)}")
 
     def _run(self, node: Call, kernel: Kernel) -> str:
         """The kernel's name, or of the one that takes its weight in blocks."""

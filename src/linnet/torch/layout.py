@@ -129,12 +129,13 @@ class _Row:
         self.owner.__dict__[self.beside.name] = tensor
         self.owner.__dict__.setdefault(_NAMES, set()).add(self.beside.name)
 
-    def drop(self) -> None:
-        """The block has no such tensor; its members stay where they are."""
-        names = self.owner.__dict__.get(_NAMES, set())
-        if self.beside.name in names:
-            names.discard(self.beside.name)
-            del self.owner.__dict__[self.beside.name]
+
+def _drop(owner: nn.Module, name: str) -> None:
+    """The block has no such tensor; its members stay where they are."""
+    names = owner.__dict__.get(_NAMES, set())
+    if name in names:
+        names.discard(name)
+        del owner.__dict__[name]
 
 
 class Layout:
@@ -149,14 +150,13 @@ class Layout:
             b: tuple(zip(*(entries[path].expanded() for path in b.paths), strict=True))
             for b in self.besides
         }
-        sizes = {
-            path: tuple(int(str(axis)) for axis in entries[path].type.shape)
+        self._shapes = {
+            b: [tuple(int(str(axis)) for axis in entries[path].type.shape) for path in b.paths]
             for b in self.besides
-            for path in b.paths
         }
-        # For a concrete path: those it lies with, its place among them, and their shapes.
+        # For a concrete path: which it is of those that it lies with.
         self._spots = {
-            path: (paths, i, [sizes[p] for p in b.paths])
+            path: (b, paths, i)
             for b, rows in self._expanded.items()
             for paths in rows
             for i, path in enumerate(paths)
@@ -201,7 +201,7 @@ class Layout:
         with torch.inference_mode(False), torch.no_grad():
             for row in rows:
                 if row.beside in apart:
-                    row.drop()
+                    _drop(row.owner, row.beside.name)
                 else:
                     self._lay_row(row, done)
         self._pending.clear()
@@ -215,7 +215,7 @@ class Layout:
         known = (done.get(key), row.tensor, self._pending.pop(row.paths, None))
         tensor = next((t for t in known if t is not None and _are_slices(found, t)), None)
         if tensor is None:
-            row.drop()
+            _drop(row.owner, row.beside.name)
             tensor = torch.cat([p.data for p in found])
             for p, part in zip(found, _slices(tensor, [len(p) for p in found]), strict=True):
                 p.data = part
@@ -250,15 +250,20 @@ class Layout:
 
     def put(self, path: str, tensor: Tensor, device: torch.device) -> Tensor | None:
         """The tensor copied to where it will lie beside others; None if it lies alone."""
-        spot = self._spots.get(path)
-        if spot is None or not self.kept_apart.isdisjoint(spot[0]):
+        if path not in self._spots:
             return None
-        paths, at, shapes = spot
-        if tuple(tensor.shape) != shapes[at]:
+        beside, paths, at = self._spots[path]
+        shapes = self._shapes[beside]
+        apart = not self.kept_apart.isdisjoint((*beside.paths, *paths))
+        if apart or tuple(tensor.shape) != shapes[at]:
             return None
         rows = [shape[0] for shape in shapes]
         whole = self._pending.get(paths)
         if whole is None:
+            # What lay there before is not kept until all of the new is here.
+            owner = _inner(self.root, beside.block, path)
+            if owner is not None:
+                _drop(owner, beside.name)
             whole = tensor.new_empty((sum(rows), *shapes[at][1:]), device=device)
             self._pending[paths] = whole
         if whole.device != device or whole.dtype != tensor.dtype:
@@ -277,6 +282,7 @@ class Layout:
                 parts = _slices(moved, [len(p) for p in found])
                 for p, part in zip(found, parts, strict=True):
                     p.data = part
+                _OWNERS[moved.data_ptr()] = row.owner
                 row.keep(moved)
 
     def copy_into(self, memo: dict[int, Any]) -> None:

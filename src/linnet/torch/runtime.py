@@ -235,6 +235,7 @@ def bind_weights(
     ]
     bound = plan_bindings(slots, weights, bindings, strict=strict, cast_dtype=cast_dtype)
     module._fill(cut(bound, module.parts))
+    module._settle()
 
 
 def _refuse_later(options: Mapping[str, object]) -> None:
@@ -453,6 +454,7 @@ class LinnetModule(Training):
         device = waiting_place(self.placement, path, self.device)
         beside = self._layout.put(path, tensor, device)
         tensor = beside if beside is not None else tensor.to(device)
+        (self._own_memory.discard if beside is None else self._own_memory.add)(path)
         if name in owner._parameters:
             tensor = nn.Parameter(tensor, requires_grad=False)
         self._put(path, tensor)
