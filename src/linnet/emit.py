@@ -265,6 +265,10 @@ class Lines:
     def add(self, statement: str) -> None:
         self.items.append((self.depth, statement))
 
+    def breaks(self, statement: str) -> bool:
+        """Whether the statement, added here, would not fit one line."""
+        return len(INDENT) * self.depth + len(statement) > WIDTH
+
     def text(self) -> list[str]:
         return [line for depth, statement in self.items for line in fit(statement, depth)]
 

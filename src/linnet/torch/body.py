@@ -559,7 +559,11 @@ class Scope(Expressions):
             self.named.add(result)
             names.append(name)
         self.grouped.update(group.calls)
-        self.lines.add(f"{', '.join(names)} = {text.method(way, sizes, -1)}")
+        targets, whole = ", ".join(names), text
+        if self.lines.breaks(f"{targets} = {whole.method(way, sizes, -1)}"):
+            whole = Ex(self.writer.names.fresh("product"))
+            self.lines.add(f"{whole} = {text}")
+        self.lines.add(f"{targets} = {whole.method(way, sizes, -1)}")
 
     def _run(self, node: Call, kernel: Kernel) -> str:
         """The kernel's name, or of the one that takes its weight in blocks."""
