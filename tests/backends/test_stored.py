@@ -133,7 +133,7 @@ def test_the_source_says_what_is_read_in_blocks(source: Path) -> None:
     assert "blocks.embedding(tokens, self.embedding.weight)" in text
     assert "blocks.linear(x, self.up.weight, bias=self.up.bias)" in text
     assert "kernels.linear_cross_entropy" in text and "blocks.dense(" in text
-    assert "F.linear(x, self.doubled + self.doubled)" in text
+    assert "kernels.linear(x, self.doubled + self.doubled)" in text
     assert "blocks.linear(x, self.rows)" in module.generated_source("eight")
     assert "blocks" not in lt.load(source).generated_source()
 

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from linnet.torch import native
+
 # Elements widened at once where there is no native kernel: 4 MB in f32.
 PIECE = 1 << 20
 
@@ -28,6 +30,7 @@ class Blocks(nn.Module):
     def __init__(self, format: str, shape: tuple[int, int], dtype: torch.dtype, data: Tensor):
         super().__init__()
         self.format = format
+        self.kind = list(FORMATS).index(format)  # the kernels' number for it
         self.shape = torch.Size(shape)
         self.dtype = dtype
         self.register_buffer("data", data)
@@ -50,12 +53,13 @@ Weight = Tensor | Blocks
 
 
 def linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
-    """`x @ weight.T`, accumulated in f32 and rounded once, then the bias."""
-    if isinstance(weight, Blocks):
-        product = _product(x, weight)
-    else:
-        product = F.linear(x, weight)
-    return product if bias is None else product + bias
+    """`x @ weight.T`, x as 16-bit numbers with a scale for every 32, then the bias."""
+    return _linear(x, weight, bias, wide=False)
+
+
+def linear_f32(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
+    """`x @ weight.T`, an f32 x as it is, summed in f32 and rounded once, then the bias."""
+    return _linear(x, weight, bias, wide=x.dtype is torch.float32)
 
 
 def embedding(ids: Tensor, table: Weight) -> Tensor:
@@ -63,8 +67,65 @@ def embedding(ids: Tensor, table: Weight) -> Tensor:
     ids = ids.clamp(0, table.shape[0] - 1)
     if not isinstance(table, Blocks):
         return F.embedding(ids, table)
+    if table.data.is_cpu and native.available() and not torch.compiler.is_compiling():
+        return _rows(ids.long().contiguous(), table)
     rows = table.data[ids.flatten()]
     return widen(rows, table.format).to(table.dtype).reshape(*ids.shape, table.shape[1])
+
+
+def _linear(x: Tensor, weight: Weight, bias: Tensor | None, *, wide: bool) -> Tensor:
+    if not isinstance(weight, Blocks):
+        product = F.linear(x, weight)
+    elif native.takes(x) and weight.data.is_cpu:
+        product = _native(x, weight, wide)
+    else:
+        product = _product(x, weight)
+    return product if bias is None else product + bias
+
+
+def _native(x: Tensor, weight: Blocks, wide: bool) -> Tensor:
+    """The product by a kernel that reads the blocks as they lie."""
+    count, width = weight.shape
+    if x.stride(-1) != 1 or not (x.ndim == 2 or x.is_contiguous()):
+        x = x.contiguous()
+    rows = x.shape[:-1].numel()
+    out = torch.empty((*x.shape[:-1], count), dtype=x.dtype)
+    data = weight.data
+    native.run(
+        rows * count * width // 4,
+        native.BLOCKS,
+        x.data_ptr(),
+        native.KIND[x.dtype],
+        (x.stride(0) if x.ndim == 2 else width) * x.dtype.itemsize,
+        rows,
+        data.data_ptr(),
+        weight.kind,
+        data.stride(0),
+        count,
+        width,
+        out.data_ptr(),
+        count,
+        wide,
+    )
+    return out
+
+
+def _rows(ids: Tensor, table: Blocks) -> Tensor:
+    width = table.shape[1]
+    out = torch.empty((*ids.shape, width), dtype=table.dtype)
+    native.run(
+        out.numel(),
+        native.BLOCK_ROWS,
+        ids.data_ptr(),
+        ids.numel(),
+        table.data.data_ptr(),
+        table.kind,
+        table.data.stride(0),
+        width,
+        out.data_ptr(),
+        native.KIND[table.dtype],
+    )
+    return out
 
 
 def dense(weight: Weight) -> Tensor:
@@ -105,7 +166,7 @@ def widen(data: Tensor, format: str) -> Tensor:
     return numbers.reshape(rows, data.shape[1] // width * FORMATS[format][0])
 
 
-# Numbers and bytes of a block.
+# Numbers and bytes of a block; the order is that of native/blocks.c.
 FORMATS: dict[str, tuple[int, int]] = {
     "Q4_0": (32, 18),
     "Q4_1": (32, 20),

@@ -157,7 +157,7 @@ def load(
         on_bound(bound)
     present = [one.slot.path for one in bound]
     kernel = partial(native_kernel, policy=policy, checked=checked)
-    stored = plan_storage(loaded.program, storage, bound, kernel)
+    stored = plan_storage(loaded.program, storage, bound, policy, kernel)
     placement = planned(
         loaded.program, bound, place, device_map, max_memory, offload, stored, tensor_parallel
     )

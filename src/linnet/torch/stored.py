@@ -31,6 +31,7 @@ from linnet.core.ir import (
 )
 from linnet.diagnostics import PlanError
 from linnet.emit import ordered
+from linnet.policy import Policy
 from linnet.torch.blocks import FORMATS, Blocks
 from linnet.torch.body import RESERVED
 from linnet.weights import Bound, Slot
@@ -116,7 +117,11 @@ def refuse_blocks(stored: Stored, asked: str) -> None:
 
 
 def plan_storage(
-    program: Program, storage: str | None, bound: Sequence[Bound], kernel: KernelOf
+    program: Program,
+    storage: str | None,
+    bound: Sequence[Bound],
+    policy: Policy,
+    kernel: KernelOf,
 ) -> Stored:
     """The members to keep in blocks, and the calls that meet them; a warning names what stays.
 
@@ -131,7 +136,7 @@ def plan_storage(
             f"storage={storage!r}: {program.name} keeps weights in few bits itself ({packed} is "
             "u8): load it without storage"
         )
-    flow = _Flow(program, kernel)
+    flow = _Flow(program, policy, kernel)
     reasons = {entry.path: _unfit(entry, flow) for entry in entries if entry.path in flow.met}
     members = {p for e in entries if reasons.get(e.path) == "" for p in e.expanded()}
     unused = {p for e in entries if e.path not in flow.reached for p in e.expanded()}
@@ -197,8 +202,9 @@ class _Flow:
     else reads a path, `reached` are all that any entry takes.
     """
 
-    def __init__(self, program: Program, kernel: KernelOf) -> None:
+    def __init__(self, program: Program, policy: Policy, kernel: KernelOf) -> None:
         self.kernel = kernel
+        self.linear = "blocks.linear" if policy == "fast" else "blocks.linear_f32"
         self.met: set[str] = set()
         self.taken: dict[Node, Met] = {}
         self.elsewhere: dict[str, str] = {}
@@ -291,7 +297,7 @@ class _Flow:
                 self._read((x,), name)
             elif self._paths(x):
                 self.met |= self._paths(x)
-                self.taken[call] = Met(i, run)
+                self.taken[call] = Met(i, self.linear if run == "blocks.linear" else run)
 
 
 # ---------------------------------------------------------------- from floats and files
