@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -29,10 +29,12 @@ Number = bool | int | float
 class once:
     """A function of sizes alone that runs once for each of them and for each device.
 
-    The results of the last few sizes are kept.
+    The results of the last few sizes are kept, and those that are read while `held` is a dict, by
+    its owner as well.
     """
 
     KEPT = 8
+    held: ClassVar[dict[object, Any] | None] = None
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -40,12 +42,21 @@ class once:
         self._known: OrderedDict[tuple[object, ...], Any] = OrderedDict()
 
     def __call__(self, *sizes: int) -> Any:
+        if torch.compiler.is_compiling():
+            return self.function(*sizes)
         key = (self.function.__globals__["DEVICE"], *sizes)
+        if once.held is None:
+            return self._value(key)
+        if (self, key) not in once.held:
+            once.held[self, key] = self._value(key)
+        return once.held[self, key]
+
+    def _value(self, key: tuple[Any, ...]) -> Any:
         if key in self._known:
             return self._known[key]
         # A tensor made in inference mode could not be used where gradients are wanted.
         with torch.inference_mode(False), torch.no_grad():
-            value = self.function(*sizes)
+            value = self.function(*key[1:])
         self._known[key] = value
         if len(self._known) > self.KEPT:
             self._known.popitem(last=False)
@@ -265,8 +276,13 @@ def argmax(x: Tensor) -> Tensor:
 # ---------------------------------------------------------------- caches
 
 # Each writes into a `[B, H, S, D]` cache and drops what lies outside. On a CPU a position is read
-# as a Python number; elsewhere that would wait for the device, so what lies outside is written
-# back as it was.
+# as a Python number; elsewhere that would wait for the device, and compiled code has no numbers, so
+# what lies outside is written back as it was.
+
+
+def reads_numbers(x: Tensor) -> bool:
+    """Whether the values of tensors beside x may be asked for without waiting for them."""
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def write_at_(cache: Tensor, value: Tensor, at: Tensor | int) -> None:
@@ -280,13 +296,19 @@ def write_span_(cache: Tensor, value: Tensor, at: Tensor | int) -> None:
     if native.takes(cache, value) and cache.stride(2) == cache.shape[3] and cache.stride(3) == 1:
         native_ops.put_span_(cache, value, at)
         return
-    if cache.device.type == "cpu" and not torch.compiler.is_compiling():
+    if reads_numbers(cache):
         start = int(at)
         first, last = max(start, 0), min(start + count, size)
         if first < last:
             cache[:, :, first:last] = value[:, :, first - start : last - start]
         return
-    place = at + torch.arange(value.shape[2], device=cache.device)
+    place = at + torch.arange(count, device=cache.device)
+    if 0 < count <= size:
+        # Modulo the size, no two of them meet.
+        own = place % size
+        inside = (own == place)[:, None]
+        cache.index_copy_(2, own, torch.where(inside, value, cache.index_select(2, own)))
+        return
     rows = torch.arange(cache.shape[0], device=cache.device)[:, None]
     _put(cache, rows, place[None, :], value.transpose(1, 2))
 
@@ -317,7 +339,7 @@ def _put(cache: Tensor, rows: Tensor, at: Tensor, value: Tensor) -> None:
     """`cache[rows, :, at] = value` where both lie inside; nothing else changes."""
     inside = (rows >= 0) & (rows < cache.shape[0]) & (at >= 0) & (at < cache.shape[2])
     rows, at = rows.expand(inside.shape), at.expand(inside.shape)
-    if cache.device.type != "cpu":
+    if not reads_numbers(cache):
         _put_unwaiting(cache, rows, at, inside, value)
         return
     if not bool(inside.all()):

@@ -36,7 +36,8 @@ from linnet.loading import load_source
 from linnet.policy import Policy, policy_named
 from linnet.torch.blocks import Blocks
 from linnet.torch.body import RESERVED
-from linnet.torch.emit import Entry, Generated, generate, native_kernel
+from linnet.torch.compile import Modes, check_mode
+from linnet.torch.emit import Generated, generate, native_kernel
 from linnet.torch.express import TORCH_NAMES
 from linnet.torch.layout import Layout
 from linnet.torch.parallel import Shards, joined
@@ -73,7 +74,6 @@ DTYPES: dict[str, torch.dtype] = {name: getattr(torch, t) for name, t in TORCH_N
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 # Options of `load` that later versions add, with the value that asks for nothing.
 _LATER: dict[str, tuple[object, ...]] = {
-    "compile": (None, False),
     "tp_rules": (None,),
 }
 # Sizes found for the shapes of earlier calls; more than a server meets.
@@ -95,6 +95,7 @@ def load(
     strict: bool = True,
     optimize: bool = True,
     numerics: str = "fast",
+    compile: bool | str | None = None,
     trainable: bool | str | Iterable[str] = False,
     storage: str | None = None,
     cast_dtype: bool = False,
@@ -113,19 +114,23 @@ def load(
     """The program as an nn.Module whose entries run generated source.
 
     Parameters without weights are random: normal with deviation 0.02 from `seed`, integers zero.
-    `storage`, "q4" or "q8", keeps the weights of linear maps and embeddings in blocks of few bits:
-    a GGUF file's own, or blocks made while loading; the program and its dtypes stay as they are.
-    `checked` makes a runtime index outside its axis an error instead of clamping it. `overrides`
-    names generics changed from a card's, which may leave out layers of the checkpoint. `unread` has
-    patterns (`cls.*`) of tensors that may go unbound. `on_bound` is told which tensor fills which
-    parameter. `trainable` is what `set_trainable` takes, `amp` the module's own. `tensor_parallel`,
-    a DeviceMesh, binds the root's `Shards` to its size, and each of its processes holds and reads
-    its part. `device_map` ("auto", or devices by path) spreads the program over devices under
-    `max_memory`, bytes by device; with `offload`, weights that do not fit are brought for each
-    call. Everything that is wrong with the source, the generics or the weights is one PlanError.
+    `compile` says how entries run: False as the generated source, True or "inductor" through
+    torch.compile, "reduce-overhead" or "cudagraphs" as graphs that are replayed, None the best of
+    these that compiles nothing. `storage`, "q4" or "q8", keeps the weights of linear maps and
+    embeddings in blocks of few bits: a GGUF file's own, or blocks made while loading; the program
+    and its dtypes stay as they are. `checked` makes a runtime index outside its axis an error
+    instead of clamping it. `overrides` names generics changed from a card's, which may leave out
+    layers of the checkpoint. `unread` has patterns (`cls.*`) of tensors that may go unbound.
+    `on_bound` is told which tensor fills which parameter. `trainable` is what `set_trainable`
+    takes, `amp` the module's own. `tensor_parallel`, a DeviceMesh, binds the root's `Shards` to its
+    size, and each of its processes holds and reads its part. `device_map` ("auto", or devices by
+    path) spreads the program over devices under `max_memory`, bytes by device; with `offload`,
+    weights that do not fit are brought for each call. Everything that is wrong with the source, the
+    generics or the weights is one PlanError.
     """
     _refuse_later(later)
     place = _device(device)
+    check_mode(compile, place)
     policy = policy_named(numerics)
     check_storage(storage, policy, trains=trainable is not False)
     shards = None if tensor_parallel is None else joined(tensor_parallel, place)
@@ -171,6 +176,7 @@ def load(
         shards=shards,
         parts=loaded.parts,
         placement=placement,
+        compile=compile,
     )
     if device_map is None:
         check_fits(loaded.program, bound, placement.units, place, module._layout.paths)
@@ -193,6 +199,7 @@ def load_function(
     absent: Iterable[str] = (),
     std_root: str | Path | None = None,
     numerics: str = "fast",
+    compile: bool | str | None = None,
     optimize: bool = True,
     device: str | torch.device = "cpu",
     checked: bool = False,
@@ -201,9 +208,11 @@ def load_function(
     """A free function of the source as a callable; `name` may be left out where there is one.
 
     `dtypes` binds its dtype generics, `ranks` the number of axes of its packs, `absent` names
-    optional parameters that are not passed.
+    optional parameters that are not passed. `compile` is that of `load`.
     """
     _refuse_later(later)
+    place = _device(device)
+    check_mode(compile, place)
     policy = policy_named(numerics)
     analysis = check(Workspace(std_root=std_root), source)
     module = analysis.roots[0]
@@ -216,7 +225,7 @@ def load_function(
     program = lower_function(analysis, module.name, name, dtypes=dtypes, ranks=ranks, absent=absent)
     if optimize:
         program = run_passes(program, policy)
-    return Function(LinnetModule(program, policy, _device(device), checked=checked), name)
+    return Function(LinnetModule(program, policy, place, checked=checked, compile=compile), name)
 
 
 def bind_weights(
@@ -267,6 +276,7 @@ class Code:
         self.text = generated.text
         self.entries = generated.entries
         self.besides = generated.besides
+        self.name = name
         filename = f"<linnet {name}>"
         lines = self.text.splitlines(keepends=True)
         linecache.cache[filename] = (len(self.text), None, lines, filename)
@@ -277,11 +287,15 @@ class Code:
 
     def to(self, device: torch.device) -> None:
         """What the code creates, it creates there."""
+        self.device = device
         self.space["DEVICE"] = device
 
-    def entry(self, name: str) -> tuple[Callable[..., Any], Entry]:
-        found = self.entries[name]
-        return self.space[found.function], found
+    def again(self, text: str, tag: str) -> Code:
+        """Other text for the same entries, in a space of its own."""
+        other = Code(Generated(text, self.entries), f"{self.name} {tag}", self.device)
+        if "SHARDS" in self.space:
+            other.space["SHARDS"] = self.space["SHARDS"]
+        return other
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Code:
         return self
@@ -299,7 +313,6 @@ class _Call:
     """How one entry is called: what it takes and the sizes found for earlier shapes."""
 
     function: IrFunction
-    run: Callable[..., Any]
     takes_self: bool
     dims: dict[str, str]
     known: dict[object, dict[str, int]] = field(default_factory=dict[object, dict[str, int]])
@@ -324,6 +337,7 @@ class LinnetModule(Training):
         shards: Shards | None = None,
         parts: Mapping[str, Part] | None = None,
         placement: Placement | None = None,
+        compile: object = None,
     ) -> None:
         super().__init__()
         self.placement = placement or Placement((), (device,), {})
@@ -331,6 +345,7 @@ class LinnetModule(Training):
         self.shards = shards
         self.program = program
         self.numerics = numerics
+        self._modes = Modes(self, compile, numerics)
         self._checked = checked
         self._stored = stored
         self._states: list[str] = []
@@ -564,8 +579,8 @@ class LinnetModule(Training):
         self._calls = {name: self._call(name) for name in self.program.entries}
 
     def _call(self, name: str) -> _Call:
-        run, entry = self._code.entry(name)
-        return _Call(self.program.entries[name], run, entry.takes_self, entry.dims)
+        entry = self._code.entries[name]
+        return _Call(self.program.entries[name], entry.takes_self, entry.dims)
 
     def run_entry(
         self,
@@ -578,9 +593,8 @@ class LinnetModule(Training):
 
         `inputs` are in order, or by name. A struct is given as a mapping of its fields, and given
         back as a named tuple, which can be given again. `generics` gives sizes that no input's
-        shape says.
+        shape says. `compile` is how it runs this time, None the way that was said to `load`.
         """
-        _refuse_later({"compile": compile})
         if self._layout.besides and not torch.compiler.is_compiling():
             self._settle()
         call = self._calls.get(name)
@@ -603,7 +617,11 @@ class LinnetModule(Training):
                 call.known.clear()
             call.known[key] = sizes
         named = {python: sizes[dim] for dim, python in call.dims.items()}
-        run = self._recording(name, call.function, call.run, tensors)
+
+        def runner(code: Code) -> Callable[..., Any]:
+            return self._modes.runner(code, name, compile, tensors)
+
+        run = self._recording(call.function, runner, tensors)
         results = run(*([self] if call.takes_self else []), *tensors, **named)
         returns = call.function.returns
         if isinstance(returns, TensorType):
@@ -799,8 +817,13 @@ class Function:
         """The name and the type of each input."""
         return tuple((n, str(type)) for n, type in self.module.program.entries[self.name].takes)
 
-    def run(self, inputs: Sequence[object], generics: Mapping[str, int] | None = None) -> Any:
-        return self.module.run_entry(self.name, inputs, generics)
+    def run(
+        self,
+        inputs: Sequence[object],
+        generics: Mapping[str, int] | None = None,
+        compile: object = None,
+    ) -> Any:
+        return self.module.run_entry(self.name, inputs, generics, compile)
 
     def __call__(self, *inputs: object, **generics: int) -> Any:
         if isinstance(generics.get("generics"), Mapping):

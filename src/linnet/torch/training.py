@@ -46,6 +46,7 @@ class Training(nn.Module):
         _stored: Stored
         shards: Shards | None
         parts: dict[str, Part]
+        _code: Code
 
         @property
         def device(self) -> torch.device: ...
@@ -263,15 +264,17 @@ class Training(nn.Module):
     # ------------------------------------------------ running
 
     def _recording(
-        self, name: str, function: Function, run: Callable[..., Any], inputs: Sequence[Tensor]
+        self,
+        function: Function,
+        runner: Callable[[Code], Callable[..., Any]],
+        inputs: Sequence[Tensor],
     ) -> Callable[..., Any]:
-        """What runs the entry: `run`, or where gradients are recorded what lets them flow."""
+        """What runs the entry, `runner` of the code; where gradients are recorded they flow."""
         if not torch.is_grad_enabled() or not (self._amp or function.writes):
-            return run
+            return runner(self._code)
         if not (self.trains() or any(x.requires_grad for x in inputs)):
-            return run
-        if function.writes:
-            run = self._rebinding_entry(name)
+            return runner(self._code)
+        run = runner(self._rebinding_code() if function.writes else self._code)
 
         def recorded(*arguments: Any, **sizes: int) -> Any:
             with _autocast(self._amp, self.device), self._states_apart(function):
@@ -279,11 +282,11 @@ class Training(nn.Module):
 
         return recorded
 
-    def _rebinding_entry(self, name: str) -> Callable[..., Any]:
+    def _rebinding_code(self) -> Code:
         if self._rebinding is None:
             self._rebinding = self._generated(replace(self._variant, rebinding=True))
         self._rebinding.to(self.device)
-        return self._rebinding.entry(name)[0]
+        return self._rebinding
 
     @contextmanager
     def _states_apart(self, function: Function) -> Iterator[None]:

@@ -1,0 +1,414 @@
+"""Modes of running: the same values however an entry runs, and as few compilations as there are
+kinds of block, whatever the depth and the sizes."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import linnet.torch as lt
+from linnet.diagnostics import PlanError
+from linnet.torch import compile as modes
+from linnet.torch import graphs, kernels
+from linnet.torch.graphs import Recording, captured_functions, entry_functions
+from linnet.torch.regions import split
+from models.tiny import FAMILY
+
+SIZES: dict[str, int | str] = {
+    "Vocab": 40, "H": 16, "Heads": 4, "KvHeads": 2, "Inner": 24, "Layers": 2, "Batch": 2,
+    "MaxSeq": 70, "T": "f32",
+}  # fmt: skip
+SMALL = """module small
+use std.nn.linear::{Linear}
+
+block Layer<H: Dim> {
+    sub up: Linear<H, H, f32>
+    state seen: i32
+    state last: Tensor[H; f32]
+    pub fn forward<B: Dim, S: Dim>(x: Tensor[B, S, H; f32]) -> Tensor[B, S, H; f32]
+        where B > 0, S > 0
+    {
+        seen = seen + 1
+        last = x[0, S - 1, :]
+        return x + up.forward(x) * cast<f32>(seen)
+    }
+}
+
+pub block Small<H: Dim = 4, Layers: Dim = 2> where H > 0 {
+    sub layers: [Layer<H>; Layers]
+    pub entry forward<B: Dim, S: Dim>(given: Tensor[B, S, H; f32]) -> Tensor[B, S, H; f32]
+        where B > 0, S > 0
+    {
+        var x = given
+        static for layer in layers { x = layer.forward(x) }
+        return x * 2.0
+    }
+    pub entry until(given: Tensor[1, 1, H; f32], most: i32) -> (Tensor[1, 1, H; f32], i32) {
+        var x = given
+        var count: i32 = 0
+        while count < most {
+            x = forward(x)
+            count = count + 1
+        }
+        return (x, count)
+    }
+    pub entry often<N: Dim>(given: Tensor[1, 1, H; f32]) -> Tensor[1, 1, H; f32] {
+        var x = given
+        for i in 0..N { x = forward(x) }
+        return x
+    }
+}
+"""
+
+
+def tokens(*shape: int) -> Tensor:
+    return torch.randint(0, 40, shape, generator=torch.Generator().manual_seed(1)).int()
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("small") / "small.linnet"
+    path.write_text(SMALL)
+    return path
+
+
+@pytest.fixture(scope="module")
+def llama() -> lt.LinnetModule:
+    return lt.load(FAMILY, generics=SIZES, seed=3)
+
+
+# ---------------------------------------------------------------- what is asked for
+
+
+def test_what_compile_may_be(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in ("eager", 1, 0, "Inductor", "max-autotune"):
+        with pytest.raises(PlanError, match=re.escape(f"compile={value!r}: it is None, False, Tr")):
+            lt.load(small, compile=value)  # type: ignore[arg-type]
+    model = lt.load(small, compile=False)
+    with pytest.raises(PlanError, match='"cudagraphs"'):
+        model.run_entry("forward", [torch.ones(1, 1, 4)], compile="graphs")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(PlanError, match=r"needs a C\+\+ compiler, and no-such-compiler is not the"):
+        model.run_entry("forward", [torch.ones(1, 1, 4)], compile=True)
+    with pytest.raises(PlanError, match="or load with compile=False"):
+        lt.load(small, compile="inductor")
+    monkeypatch.delenv("CXX")
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(small))
+    with pytest.raises(PlanError, match=r"no Python\.h"):
+        modes.check_compilers(torch.device("cpu"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(PlanError, match="pip install triton"):
+        modes.check_compilers(torch.device("cuda"))
+
+
+def test_a_function_takes_the_option(small: Path, tmp_path: Path) -> None:
+    path = tmp_path / "f.linnet"
+    path.write_text(
+        "module f\npub fn f<N: Dim>(x: Tensor[N; f32]) -> Tensor[N; f32] {\n    return x * 2.0\n}\n"
+    )
+    doubled = lt.load_function(path, compile="reduce-overhead")
+    assert doubled(torch.ones(2)).tolist() == [2.0, 2.0]
+    assert doubled.run([torch.ones(2)], compile=False).tolist() == [2.0, 2.0]
+    with pytest.raises(PlanError, match="compile='x'"):
+        lt.load_function(path, compile="x")
+
+
+# ---------------------------------------------------------------- regions
+
+
+def test_the_source_in_regions_does_the_same(llama: lt.LinnetModule) -> None:
+    regions = split(llama._code.text)
+    code = llama._code.again(regions.text, "in regions")
+    at, eos = torch.tensor(3, dtype=torch.int32), torch.tensor(-1, dtype=torch.int32)
+    key, temperature = torch.tensor([1, 2]), torch.tensor(0.7)
+    calls: list[tuple[str, list[Any], dict[str, int]]] = [
+        ("forward", [tokens(2, 5)], {}),
+        ("next_token", [tokens(2, 5)], {}),
+        ("prefill", [tokens(2, 3), at - 3], {}),
+        ("decode", [tokens(2, 1), at], {}),
+        ("generate", [tokens(2, 1), at], {"Steps": 4}),
+        ("sample", [tokens(2, 1), at, key, temperature], {"Steps": 4}),
+        ("generate_until", [tokens(2, 1), at, eos], {"MaxNew": 3}),
+    ]
+    results: list[list[Tensor]] = []
+    for space in (llama._code.space, code.space):
+        llama.reset_state()
+        outs = [space[name](llama, *args, **sizes) for name, args, sizes in calls]
+        results.append([t for out in outs for t in tree_leaves(out)])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def test_no_region_has_a_loop_or_what_is_computed_once(llama: lt.LinnetModule) -> None:
+    regions = split(llama._code.text)
+    functions = {f.name: f for f in ast.parse(regions.text).body if isinstance(f, ast.FunctionDef)}
+    text = {name: ast.unparse(functions[name]) for name in regions.names}
+    assert "decoder_layer_forward_2(layer, " in text["model_run_2_part_2"]
+    assert not any(re.search(r"\b(for|while|if) |constant_\w+\(", t) for t in text.values())
+    # One position of many is a view whose place is no constant of what is compiled.
+    assert ".select(1, S - 1)" in text["prefill_part_1"]
+    assert "decoder_layer_forward" in regions.whole and "decode" not in regions.whole
+
+
+def test_what_is_little_is_no_region(small: Path) -> None:
+    assert split(lt.load(small)._code.text).names == ("forward_part_1",)
+
+
+# ---------------------------------------------------------------- graphs
+
+
+class Log(TorchDispatchMode):
+    """Every operation of PyTorch, with the memory that it read and wrote."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, Any, Any, Any]] = []
+        self.reason = ""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        results = func(*args, **(kwargs or {}))
+        self.calls.append((func, args, kwargs or {}, results))
+        if func is torch.ops.aten._local_scalar_dense.default:
+            self.reason = "a value was asked for"
+        return results
+
+    def replay(self) -> None:
+        for func, args, kwargs, results in self.calls:
+            again = func(*args, **kwargs)
+            for old, new in zip(tree_leaves(results), tree_leaves(again), strict=True):
+                if isinstance(old, Tensor) and _memory(old) != _memory(new):
+                    old.copy_(new)
+
+
+def _memory(x: Tensor) -> int:
+    return x.untyped_storage().data_ptr()
+
+
+class Recorder:
+    """Recordings of operations on a CPU: as on a GPU, what they read has an address."""
+
+    def __init__(self) -> None:
+        self.plain = self.recorded = self.replayed = 0
+
+    def first(self, run: Any) -> Any:
+        self.plain += 1
+        return run()
+
+    def record(self, run: Any) -> Recording:
+        self.recorded += 1
+        log = Log()
+        with log:
+            results = run()
+
+        def replay() -> None:
+            self.replayed += 1
+            log.replay()
+
+        return Recording(results, None if log.reason else replay, log.reason)
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        return self.plain, self.recorded, self.replayed
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
+    found = Recorder()
+    monkeypatch.setitem(graphs.CAPTURES, "cpu", lambda: found)
+    # As on a device that must not be waited for.
+    monkeypatch.setattr(kernels, "reads_numbers", lambda x: False)
+    yield found
+
+
+def both(small: Path) -> tuple[lt.LinnetModule, lt.LinnetModule]:
+    return lt.load(small, compile=False), lt.load(small, compile="cudagraphs")
+
+
+def same(
+    plain: lt.LinnetModule,
+    captured: lt.LinnetModule,
+    *args: Any,
+    entry: str = "forward",
+    **generics: int,
+) -> None:
+    results = [m.run_entry(entry, args, generics) for m in (plain, captured)]
+    for a, b in zip(*map(tree_leaves, results), strict=True):
+        torch.testing.assert_close(a, b)
+    for path in plain.state_paths:
+        torch.testing.assert_close(plain.get_buffer_at(path), captured.get_buffer_at(path))
+
+
+def test_a_signature_runs_is_recorded_and_is_replayed(small: Path, recorder: Recorder) -> None:
+    plain, captured = both(small)
+    for i in range(5):
+        same(plain, captured, torch.randn(1, 2, 4) + i)
+    assert recorder.counts == (1, 1, 3)
+    for count in range(1, 7):
+        same(plain, captured, torch.randn(count, 3, 4))
+    assert recorder.counts == (7, 1, 3)
+    same(plain, captured, torch.randn(4, 3, 2).transpose(0, 2))
+    assert recorder.counts == (7, 2, 3)
+
+
+def test_a_replaced_weight_or_state_is_read(small: Path, recorder: Recorder) -> None:
+    plain, captured = both(small)
+    x = torch.randn(1, 2, 4)
+    for _ in range(3):
+        same(plain, captured, x)
+    new = torch.randn(4, 4)
+    for m in (plain, captured):
+        m.layers[1].up.weight.data.copy_(new)  # in place: nothing moved
+    same(plain, captured, x)
+    assert recorder.counts == (1, 1, 2)
+    for recorded, change in enumerate(
+        (
+            lambda m: setattr(m.layers[0].up, "weight", nn.Parameter(new.clone(), False)),
+            lambda m: setattr(m.layers[0].up.weight, "data", new + 1),
+            lambda m: m._put("layers.1.seen", torch.tensor(7, dtype=torch.int32)),
+            lambda m: m.copy_weights({p: t + 1 for p, t in m.state_dict().items()}),
+        ),
+        start=2,
+    ):
+        for m in (plain, captured):
+            change(m)
+        same(plain, captured, x)
+        same(plain, captured, x)
+        assert recorder.recorded == recorded
+    for m in (plain, captured):
+        m.reset_state()
+    same(plain, captured, x)
+    assert recorder.recorded == recorded
+
+
+def test_results_are_the_callers_own(small: Path, recorder: Recorder) -> None:
+    captured = both(small)[1]
+    x = torch.ones(1, 1, 4)
+    found = [captured(x) for _ in range(4)]
+    kept = [y.clone() for y in found]
+    found[3].zero_()
+    with torch.inference_mode():
+        captured(x)
+    assert [torch.equal(a, b) for a, b in zip(found, kept, strict=True)] == [True] * 3 + [False]
+    assert len({float(y.sum()) for y in kept}) == 4 and not found[2].is_inference()
+
+
+def test_of_a_loop_of_passes_the_pass_is_captured(small: Path, recorder: Recorder) -> None:
+    plain, captured = both(small)
+    x = torch.randn(1, 1, 4) / 100
+    same(plain, captured, x, 5, entry="until")
+    assert recorder.counts == (1, 1, 3)
+    for n in (3, 4):
+        same(plain, captured, x, entry="often", N=n)
+    assert recorder.counts == (1, 1, 10)
+    assert captured_functions(captured._code.text, entry_functions(captured._code)) == {"forward"}
+
+
+def test_a_decoder_is_captured(llama: lt.LinnetModule, recorder: Recorder) -> None:
+    captured = copy.deepcopy(llama)
+    at = torch.tensor(6, dtype=torch.int32)
+    for model, way in ((llama, False), (captured, "reduce-overhead")):
+        model.reset_state()
+        for m in (6, 6):
+            model.run_entry("prefill", [tokens(2, m), 0], compile=way)
+    for way in ("reduce-overhead", "cudagraphs"):
+        for steps in (3, 5):
+            given = ([tokens(2, 1), at], {"Steps": steps})
+            want = llama.run_entry("generate", *given, compile=False)
+            assert torch.equal(captured.run_entry("generate", *given, compile=way), want)
+    # A step has its place in the caches as a number in memory: one recording is for all of them.
+    assert recorder.recorded == 2 and recorder.replayed >= 13
+    names = captured_functions(llama._code.text, entry_functions(llama._code))
+    assert {"decode", "prefill", "categorical"} <= names and "generate" not in names
+
+
+def test_only_the_last_signatures_are_kept(
+    small: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graphs, "KEPT", 2)
+    plain, captured = both(small)
+    for _ in range(2):
+        for n in (1, 2, 3):
+            same(plain, captured, torch.randn(n, 1, 4))
+    assert recorder.counts == (6, 0, 0)
+    for n in (3, 2, 2, 3):
+        same(plain, captured, torch.randn(n, 1, 4))
+    assert recorder.counts == (6, 2, 2)
+
+
+def test_constants_stay_while_a_recording_reads_them(
+    llama: lt.LinnetModule, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels.once, "KEPT", 0)
+    for _ in range(3):
+        want = llama.run_entry("forward", [tokens(2, 6)], compile=False)
+        found = llama.run_entry("forward", [tokens(2, 6)], compile="reduce-overhead")
+        torch.testing.assert_close(found, want)
+    assert recorder.counts == (1, 1, 1)
+
+
+def test_what_waits_for_the_device_runs_without_a_graph(
+    small: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # A number that is asked for ends a recording; the run took place all the same.
+    path = tmp_path / "asks.linnet"
+    path.write_text(SMALL.replace("return x * 2.0", "return x[0..B, :, :] * 2.0"))
+    plain, captured = both(small)
+    text = captured._code.text.replace("return x * 2.0", "return x * (2.0 + 0 * x.sum().item())")
+    assert ".item()" in text
+    captured._code = captured._code.again(text, "asking")
+    x = torch.randn(2, 1, 4)
+    same(plain, captured, x)
+    with pytest.warns(RuntimeWarning, match="forward runs without a graph: a value was asked for"):
+        same(plain, captured, x)
+    same(plain, captured, x)
+    assert recorder.counts == (1, 1, 0)
+
+
+def test_graphs_give_no_gradients(small: Path, recorder: Recorder) -> None:
+    plain, captured = both(small)
+    x = torch.ones(1, 1, 4)
+    with pytest.raises(PlanError, match=r"forward: compile='reduce-overhead' gives no gradients"):
+        captured(x.clone().requires_grad_())
+    captured.layers[0].up.weight.requires_grad_()
+    with pytest.raises(PlanError, match=r"call it under torch\.no_grad\(\), or with"):
+        captured(x)
+    with torch.no_grad():
+        same(plain, captured, x)
+    assert captured.run_entry("forward", [x], compile=False).requires_grad
+
+
+def test_on_a_cpu_nothing_is_captured_unasked(small: Path, recorder: Recorder) -> None:
+    model = lt.load(small)
+    for _ in range(3):
+        model(torch.ones(1, 1, 4))
+    assert recorder.counts == (0, 0, 0)
+
+
+def test_without_a_capture_the_source_runs_as_it_is(
+    small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(graphs.CAPTURES, "cpu", lambda: None)
+    plain, captured = both(small)
+    for _ in range(3):
+        same(plain, captured, torch.randn(1, 2, 4))
+
+
+def test_a_copy_has_graphs_of_its_own(small: Path, recorder: Recorder) -> None:
+    plain, captured = both(small)
+    x = torch.randn(1, 2, 4)
+    for _ in range(3):
+        same(plain, captured, x)
+    copied = copy.deepcopy(captured)
+    copied(x)
+    copied(x)
+    assert copied.layers[0].seen.item() == 5 and captured.layers[0].seen.item() == 3
+    assert recorder.counts == (2, 2, 1)
