@@ -156,7 +156,7 @@ def test_wrong_calls_are_refused(model: lt.LinnetModule) -> None:
     refused(model, "pass generics={'Steps'", "steps", 1)
     refused(model, "requires Steps > 1", "steps", 1, generics={"Steps": 1})
     refused(model, "has no generic Stepz", "steps", 1, generics={"Stepz": 1})
-    refused(model, "compile='inductor' is not available", "steps", 1, compile="inductor")
+    refused(model, "compile='fast': it is None, False", "forward", TOKENS, compile="fast")
     with pytest.raises(PlanError, match="has no input token; did you mean tokens"):
         model.run_entry("forward", {"token": TOKENS})
     with pytest.raises(PlanError, match="mixed: missing scale, count, on"):
@@ -169,7 +169,7 @@ def test_wrong_loads_are_refused(source: Path, tmp_path: Path) -> None:
         ({"generics": {"H": 0}}, "requires H > 0"),
         ({"numerics": "exactly"}, "numerics"),
         ({"device": "gpu9"}, "device='gpu9' cannot be used"),
-        ({"compile": "inductor"}, "compile='inductor' is not available"),
+        ({"compile": "fast"}, "compile='fast': it is None, False, True"),
         ({"tensor_parallel": object()}, "tensor_parallel is a object; it takes a DeviceMesh"),
         ({"devise": "cpu"}, "no option devise"),
         ({"root": "Smal"}, "no block Smal"),
