@@ -37,7 +37,7 @@ def products(monkeypatch: Any) -> list[dict[str, Any]]:
 
 def waits_for_nothing(monkeypatch: Any) -> None:
     """As on a device: no number is read from a tensor."""
-    monkeypatch.setattr("linnet.torch.attend._readable", lambda x: False)
+    monkeypatch.setattr("linnet.torch.attend.readable", lambda x: False)
 
 
 @pytest.mark.parametrize(("at", "queries", "window"), [(0, 5, None), (7, 1, None), (7, 1, 3)])

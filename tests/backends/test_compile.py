@@ -18,8 +18,8 @@ from torch.utils._pytree import tree_leaves
 
 import linnet.torch as lt
 from linnet.diagnostics import PlanError
+from linnet.torch import attend, graphs, kernels, native
 from linnet.torch import compile as modes
-from linnet.torch import graphs, kernels
 from linnet.torch.graphs import Recording, captured_functions, entry_functions
 from linnet.torch.regions import split
 from models.tiny import FAMILY
@@ -172,7 +172,8 @@ def test_spans_are_written_without_reading_where(
         want, found = torch.zeros(2, 3, 5, 4), torch.zeros(2, 3, 5, 4)
         kernels.write_span_(want, value, at)
         with monkeypatch.context() as patch:
-            patch.setattr(kernels, "reads_numbers", lambda x: False)
+            patch.setattr(kernels, "readable", lambda x: False)
+            patch.setattr(native, "takes", lambda *tensors: False)
             kernels.write_span_(found, value, torch.tensor(at, dtype=torch.int32))
         assert torch.equal(found, want)
 
@@ -239,7 +240,9 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
     found = Recorder()
     monkeypatch.setitem(graphs.CAPTURES, "cpu", lambda: found)
     # As on a device that must not be waited for.
-    monkeypatch.setattr(kernels, "reads_numbers", lambda x: False)
+    monkeypatch.setattr(kernels, "readable", lambda x: False)
+    monkeypatch.setattr(attend, "readable", lambda x: False)
+    monkeypatch.setattr(native, "takes", lambda *tensors: False)
     yield found
 
 

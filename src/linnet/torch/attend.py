@@ -356,7 +356,7 @@ def _rows(
     positions: Tensor,
     window: Scalar | None,
 ) -> Tensor:
-    if not _readable(positions):
+    if not readable(positions):
         seen = _up_to(positions.long(), key.shape[2], window)
         return how.under(query, key, value, seen[:, None])
     at = positions.tolist()
@@ -398,7 +398,7 @@ def _packed(
 
 def _runs(segments: Tensor) -> list[tuple[int, int]] | None:
     """Where segments start and end, if that is readable, each is in one place, and it pays."""
-    if not _readable(segments) or not segments.numel():
+    if not readable(segments) or not segments.numel():
         return None
     count = segments.shape[0]
     inner = (segments[1:] != segments[:-1]).nonzero().flatten().tolist()
@@ -477,7 +477,7 @@ def paged_prefill_attention(
 
 def _written(table: Tensor, positions: Tensor, size: int) -> Tensor:
     """The columns of the table that some position reaches, all of them where that is not known."""
-    if not _readable(positions) or not positions.numel():
+    if not readable(positions) or not positions.numel():
         return table
     low, high = (int(x) for x in positions.aminmax())
     return table[:, : high // size + 1] if low >= 0 else table
@@ -497,10 +497,10 @@ def _known(x: Scalar | None) -> int | None:
     """The number, where it can be read without waiting for it."""
     if not isinstance(x, Tensor):
         return x
-    return int(x) if _readable(x) else None
+    return int(x) if readable(x) else None
 
 
-def _readable(x: Tensor) -> bool:
+def readable(x: Tensor) -> bool:
     """Whether reading numbers neither waits for a device nor ends the graph being compiled."""
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
 

@@ -18,6 +18,7 @@ from linnet.core.ir import Call
 from linnet.diagnostics import PlanError
 from linnet.policy import Policy
 from linnet.torch import native
+from linnet.torch.attend import readable
 from linnet.torch.native import ops as native_ops
 from linnet.types import F32, F64, U16, U32, U64
 
@@ -253,7 +254,7 @@ def embedding(ids: Tensor, table: Tensor) -> Tensor:
     """Rows of the table; an id outside it reads the nearest row."""
     if ids.dtype is torch.int32 and table.shape[0] and native.takes(table):
         return native_ops.rows_of(table, ids)
-    if ids.device.type == "cpu" and not torch.compiler.is_compiling():
+    if readable(ids):
         try:
             return F.embedding(ids, table)  # it looks at every id on its way
         except IndexError:
@@ -280,11 +281,6 @@ def argmax(x: Tensor) -> Tensor:
 # what lies outside is written back as it was.
 
 
-def reads_numbers(x: Tensor) -> bool:
-    """Whether the values of tensors beside x may be asked for without waiting for them."""
-    return x.device.type == "cpu" and not torch.compiler.is_compiling()
-
-
 def write_at_(cache: Tensor, value: Tensor, at: Tensor | int) -> None:
     """`value` at position `at` of every row."""
     write_span_(cache, value, at)
@@ -296,7 +292,7 @@ def write_span_(cache: Tensor, value: Tensor, at: Tensor | int) -> None:
     if native.takes(cache, value) and cache.stride(2) == cache.shape[3] and cache.stride(3) == 1:
         native_ops.put_span_(cache, value, at)
         return
-    if reads_numbers(cache):
+    if readable(cache):
         start = int(at)
         first, last = max(start, 0), min(start + count, size)
         if first < last:
@@ -339,7 +335,7 @@ def _put(cache: Tensor, rows: Tensor, at: Tensor, value: Tensor) -> None:
     """`cache[rows, :, at] = value` where both lie inside; nothing else changes."""
     inside = (rows >= 0) & (rows < cache.shape[0]) & (at >= 0) & (at < cache.shape[2])
     rows, at = rows.expand(inside.shape), at.expand(inside.shape)
-    if not reads_numbers(cache):
+    if not readable(cache):
         _put_unwaiting(cache, rows, at, inside, value)
         return
     if not bool(inside.all()):
