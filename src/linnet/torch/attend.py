@@ -50,9 +50,9 @@ def attention(
     bias = None
     if mask is not None:
         mask = mask[:, None] if mask.ndim == 3 else mask
-        if query.dtype is torch.float16:
-            # -1e30 is -inf in f16: a query that sees nothing sees everything, and tells no
-            # key from another.
+        if query.dtype is torch.float16 or _recorded(query, key, value):
+            # -1e30 is -inf in f16, and the backward pass counts with its sum of a row, which it
+            # swallows: a query that sees nothing sees everything, and tells no key from another.
             blind = ~mask.any(-1, keepdim=True)
             query, mask = query.masked_fill(blind, 0), mask | blind
         # Not -inf: a row of nothing else must be uniform. It swallows every real score.
@@ -71,6 +71,10 @@ def attention(
         scale=scale,
         enable_gqa=groups != heads,
     )
+
+
+def _recorded(*inputs: Tensor) -> bool:
+    return torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
 
 
 def attention_f32(
@@ -461,6 +465,9 @@ def paged_prefill_attention(
     if sinks is not None:
         mask = (own[:, :, None] & seen[:, None]).reshape(-1, count * length)
         return sink_attention(query, key[:, :, places], value[:, :, places], sinks, scale, mask)
+    if _recorded(query, key, value):
+        blind = ~seen.any(-1, keepdim=True)
+        query, seen = query.masked_fill(blind, 0), seen | blind
     bias = torch.where(seen, 0.0, -1e30)[:, None].expand(-1, count, -1)
     # Another row's keys are not even part of the mean that a query which sees nothing gets.
     bias = torch.where(own[:, :, None], bias, float("-inf")).reshape(-1, count * length)

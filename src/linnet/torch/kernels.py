@@ -430,6 +430,11 @@ def batch_norm(
 ) -> Tensor:
     """Each channel of `[B, C, H, W]` with given statistics, in f32 and rounded once."""
     mean, variance, weight, bias = (t.float() for t in (mean, variance, weight, bias))
+    if torch.is_grad_enabled() and (mean.requires_grad or variance.requires_grad):
+        # PyTorch takes statistics for constants, which these are not: the batch's own, say.
+        weight = weight * torch.rsqrt(variance + eps)
+        moved = (x.float() - mean[:, None, None]) * weight[:, None, None]
+        return (moved + bias[:, None, None]).to(x.dtype)
     wide = F.batch_norm(x.float(), mean, variance, weight, bias, eps=float(eps))
     return wide.to(x.dtype)
 
