@@ -220,7 +220,7 @@ def test_a_kernel_has_the_gradient_of_its_op(op: str, monkeypatch: Any) -> None:
 @pytest.mark.parametrize("op", [op for op in K.KERNELS if op.startswith("std.nn.attention::")])
 def test_attention_that_waits_for_no_device(op: str, monkeypatch: Any) -> None:
     """What runs on a GPU, on the CPU: no position is read as a number."""
-    monkeypatch.setattr("linnet.torch.attend._readable", lambda x: False)
+    monkeypatch.setattr("linnet.torch.attend.readable", lambda x: False)
     assert all(runs(op, kernel, "f32", monkeypatch) for kernel in K.KERNELS[op])
 
 
