@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 _STATUS = Path("/proc/self/status")
@@ -32,24 +34,40 @@ def _field(name: str) -> int:
 
 
 class DeviceMemory:
-    """What the driver says is used of a CUDA device, above what it was at first."""
+    """What the driver says that this process uses of a CUDA device, above what it did at first.
+
+    Where the driver does not tell processes apart (in many containers), the peak that PyTorch's
+    allocator has reserved stands for it.
+    """
 
     def __init__(self, device: str) -> None:
-        self._tool = shutil.which("nvidia-smi") if device.startswith("cuda") else None
-        self._index = device.partition(":")[2] or "0"
+        self._cuda = device.startswith("cuda")
+        self._tool = shutil.which("nvidia-smi") if self._cuda else None
         self._before = self._now()
 
     def used_mib(self) -> int | None:
-        """MiB more than when this was made; None without a device or its driver's tool."""
+        """MiB more than when this was made; None without a device, or where nothing tells."""
         now = self._now()
-        return None if now is None or self._before is None else now - self._before
+        if now is not None and self._before is not None:
+            return now - self._before
+        torch = sys.modules.get("torch")
+        if not self._cuda or torch is None:
+            return None
+        return int(torch.cuda.max_memory_reserved() >> 20)
 
     def _now(self) -> int | None:
         if self._tool is None:
             return None
-        query = ["--query-gpu=memory.used", "--format=csv,noheader,nounits", "-i", self._index]
+        query = ["--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
         try:
-            found = subprocess.run([self._tool, *query], capture_output=True, text=True, timeout=20)
-            return int(found.stdout.split()[0])
-        except (OSError, ValueError, IndexError, subprocess.SubprocessError):
+            done = subprocess.run([self._tool, *query], capture_output=True, text=True, timeout=20)
+        except (OSError, subprocess.SubprocessError):
             return None
+        return used_by(os.getpid(), done.stdout)
+
+
+def used_by(process: int, listed: str) -> int | None:
+    """MiB of the process in nvidia-smi's list of processes; None where it is not in it."""
+    rows = [line.partition(",") for line in listed.splitlines()]
+    found = [used.strip() for pid, _, used in rows if pid.strip() == str(process)]
+    return sum(map(int, found)) if found and all(one.isdigit() for one in found) else None

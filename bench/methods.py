@@ -90,20 +90,19 @@ FAMILIES: dict[str, Family] = {
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One row: a family and a storage; `key` is as it was asked for."""
+    """One row: a family and how weights are stored; `key` is as it was asked for.
+
+    `dtype` is what is computed in: with weights in blocks of few bits, the run's.
+    """
 
     key: str
     family: Family
     storage: str
+    dtype: str
 
     @property
     def label(self) -> str:
         return f"{self.family.label}, {self.storage}"
-
-    @property
-    def dtype(self) -> str:
-        """What is computed in: floats of their own width, blocks of few bits in f32."""
-        return self.storage if self.storage in FLOATS else "f32"
 
     @property
     def cache(self) -> str:
@@ -132,7 +131,11 @@ def method(key: str, default: str) -> Method:
         raise UnknownMethod(
             f"{key}: {family.label} has no {storage} weights here, but {', '.join(family.storages)}"
         )
-    return Method(key, family, storage)
+    return _made(key, family, storage, default)
+
+
+def _made(key: str, family: Family, storage: str, default: str) -> Method:
+    return Method(key, family, storage, storage if storage in FLOATS else default)
 
 
 def methods(asked: str, default: str, device: str) -> list[Method]:
@@ -150,7 +153,7 @@ def _all(default: str, device: str) -> list[Method]:
     storages = [default] if device != "cpu" else list(dict.fromkeys([default, "bf16", "q4"]))
     left_out = {"vllm", "openvino"} if device != "cpu" else set[str]()
     return [
-        Method(name if storage == default else f"{name}-{storage}", family, storage)
+        _made(name if storage == default else f"{name}-{storage}", family, storage, default)
         for storage in storages
         for name, family in FAMILIES.items()
         if storage in family.storages and name not in left_out

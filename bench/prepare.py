@@ -28,7 +28,6 @@ from linnet.loading import load_source, slots_of
 from linnet.nest import quantised, stack
 from linnet.nest.card import Card
 from linnet.nest.fetch import fetch_weights
-from linnet.nest.resolve import resolve
 from linnet.weights import open_checkpoint
 from linnet.weights.arrays import DTYPES, Array
 
@@ -122,9 +121,8 @@ class Prepared:
             raise NestError(f"optimum-intel cannot convert the model: {''.join(last)}")
 
 
-def prepare(model: str, folder: Path, random: str | None, seed: int) -> Prepared:
-    """The card by name, and where its weights are kept in the forms that methods read."""
-    card = resolve(model)
+def prepare(card: Card, folder: Path, random: str | None, seed: int) -> Prepared:
+    """The card, and where its weights are kept in the forms that methods read."""
     if random is not None:
         what = f"random {random} {seed} {card.generics} {card.constants}"
     else:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,8 @@ from bench.table import table
 from bench.traffic import sizes_of
 from bench.turns import Start, project, take_turns
 from linnet.diagnostics import LinnetError
+from linnet.nest.card import Card
+from linnet.nest.resolve import resolve
 
 
 def parser() -> argparse.ArgumentParser:
@@ -77,16 +78,52 @@ def _check(args: argparse.Namespace) -> None:
         raise LinnetError(f"--warmup is {args.warmup}; it must be 0 or more")
     if args.dtype is not None and args.dtype not in FLOATS:
         raise LinnetError(f"--dtype is {args.dtype}; choose {', '.join(FLOATS)}")
+    if args.device != "cpu":
+        _check_device(args.device)
+
+
+def _check_device(device: str) -> None:
+    import torch
+
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        why = str(error).splitlines()[0]
+        raise LinnetError(f"--device {device} cannot be used: {why}") from error
 
 
 def measure(model: str, args: argparse.Namespace) -> dict[str, Any]:
     """The model's bench.json and bench.svg are written; gives what the first holds."""
-    dtype = args.dtype or ("f32" if args.device == "cpu" else "bf16")
+    card = resolve(model)
+    _check_card(card, args)
+    dtype = args.dtype or ("f32" if args.device == "cpu" else _own_dtype(card))
     chosen = methods(args.methods, dtype, args.device)
-    random = dtype if args.random else None
-    prepared = prepare(model, peers.cache() / "models", random, args.seed)
-    sizes = sizes_of(prepared.checkpoint())
-    workload = Workload(
+    prepared = prepare(card, peers.cache() / "models", dtype if args.random else None, args.seed)
+    workload = _workload(args, dtype)
+    found = _measured(chosen, prepared, workload, args)
+    place: Path = args.out or peers.cache() / "results" / card.name
+    if len(args.models) > 1 and args.out is not None:
+        place = place / card.name
+    found = record.write(place, found, args.merge)
+    (place / "bench.svg").write_text(chart(found))
+    _say(f"written: {place / record.FILE}, {place / 'bench.svg'}")
+    return found
+
+
+def _check_card(card: Card, args: argparse.Namespace) -> None:
+    """The card makes text, and the prompt and what follows fit in its context."""
+    context = card.generics.get("MaxSeq", card.generics.get("MaxPositions"))
+    if "MaxSeq" not in card.generics or not isinstance(context, int):
+        raise LinnetError(f"{card.name} makes no text, and prompts and tokens are what is measured")
+    if args.prompt + args.new > context:
+        raise LinnetError(
+            f"--prompt {args.prompt} and --new {args.new} are {args.prompt + args.new} positions; "
+            f"the context of {card.name} holds {context}"
+        )
+
+
+def _workload(args: argparse.Namespace, dtype: str) -> Workload:
+    return Workload(
         device=args.device,
         prompt=args.prompt,
         new=args.new,
@@ -98,6 +135,13 @@ def measure(model: str, args: argparse.Namespace) -> dict[str, Any]:
         dtype=dtype,
         random=args.random,
     )
+
+
+def _measured(
+    chosen: Sequence[Method], prepared: Prepared, workload: Workload, args: argparse.Namespace
+) -> dict[str, Any]:
+    """Every method measured beside what the machine allows."""
+    sizes = sizes_of(prepared.checkpoint())
     probe: dict[str, Any] = {}
     if not args.no_probe:
         _say("measuring bandwidth and product rate")
@@ -105,32 +149,27 @@ def measure(model: str, args: argparse.Namespace) -> dict[str, Any]:
         probe = probed(args.device, args.threads, kinds)
     shape = (args.batch, args.prompt)
     prompts = np.random.default_rng(args.seed).integers(0, sizes.vocabulary, shape).tolist()
-    measured = [Measured(one) for one in chosen]
+    rows = [Measured(one) for one in chosen]
     load = [os.getloadavg()[0]]
-    folder = Path(tempfile.mkdtemp(prefix="linnet-bench-"))
-    try:
+    with tempfile.TemporaryDirectory(prefix="linnet-bench-") as folder:
         asked = [
-            (one, _maker(one.method, prepared, workload, prompts, folder / f"{k}.npy"))
-            for k, one in enumerate(measured)
+            (one, _maker(one.method, prepared, workload, prompts, Path(folder) / f"{k}.npy"))
+            for k, one in enumerate(rows)
         ]
         take_turns(asked, args.warmup, args.iters, args.timeout, _say)
         load.append(os.getloadavg()[0])
         imports = import_times(args.imports) if args.imports else None
-        found = record.document(measured, workload, sizes, probe, load, imports)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    place = args.out or peers.cache() / "results" / prepared.card.name
-    if len(args.models) > 1 and args.out is not None:
-        place = place / prepared.card.name
-    found = record.write(place, found, args.merge)
-    (place / "bench.svg").write_text(chart(found))
-    _say(f"written: {place / record.FILE}, {place / 'bench.svg'}")
-    return found
+        return record.document(rows, workload, sizes, probe, load, imports)
+
+
+def _own_dtype(card: Card) -> str:
+    own = str(card.generics.get("T", "bf16"))
+    return own if own in FLOATS else "bf16"
 
 
 def _maker(
     one: Method, prepared: Prepared, workload: Workload, prompts: list[list[int]], logits: Path
-) -> Any:
+) -> Callable[[], Start]:
     """What makes the weights' form and the environment ready when the method's time comes."""
 
     def make() -> Start:

@@ -12,6 +12,7 @@ import pytest
 from bench import record
 from bench.chart import chart
 from bench.job import Round
+from bench.memory import used_by
 from bench.methods import UnknownMethod, method, methods
 from bench.peers import ggml_flags
 from bench.record import Measured, Workload
@@ -150,7 +151,8 @@ def test_rows_are_kept_with_merge(found: dict[str, Any], tmp_path: Path) -> None
 def test_keys() -> None:
     assert method("linnet-torch", "bf16").storage == "bf16"
     assert method("linnet-torch-q4", "bf16").storage == "q4"
-    assert method("linnet-torch-q4", "bf16").dtype == "f32"
+    assert method("linnet-torch-q4", "bf16").dtype == "bf16"
+    assert method("linnet-torch-f16", "bf16").dtype == "f16"
     assert method("llamacpp-flash-q8", "f32").family.options == {"flash": True}
     with pytest.raises(UnknownMethod, match=r"no method 'linnet-jax'.*linnet-inductor"):
         method("linnet-jax", "f32")
@@ -162,6 +164,12 @@ def test_keys() -> None:
     assert {"transformers-eager", "linnet-cudagraphs-bf16", "llamacpp-q4"} <= everything
     assert "transformers-compile-q4" not in everything
     assert {one.storage for one in methods("all", "bf16", "cuda")} == {"bf16"}
+
+
+def test_the_drivers_list_of_processes() -> None:
+    listed = "17, 14512\n 4, 20\n17, 8\n18, [N/A]\n"
+    assert used_by(17, listed) == 14520
+    assert used_by(18, listed) is None and used_by(19, listed) is None
 
 
 def test_llama_cpp_is_built_without_amx() -> None:
@@ -176,6 +184,8 @@ def test_llama_cpp_is_built_without_amx() -> None:
         (["--dtype", "q4"], "--dtype is q4; choose f32, bf16, f16"),
         (["--methods", "linnet"], "there is no method 'linnet'"),
         (["--warmup", "-1"], "--warmup is -1; it must be 0 or more"),
+        (["--device", "cuba"], "--device cuba cannot be used: "),
+        (["--prompt", "8192", "--new", "8"], "8200 positions; the context of smollm2-135m"),
     ],
 )
 def test_arguments_that_cannot_be(
@@ -183,3 +193,8 @@ def test_arguments_that_cannot_be(
 ) -> None:
     assert main(["smollm2-135m-instruct", *arguments]) == 1
     assert said in capsys.readouterr().err
+
+
+def test_a_card_without_text(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bert-base-uncased"]) == 1
+    assert "bert-base-uncased makes no text" in capsys.readouterr().err
