@@ -249,7 +249,9 @@ def test_without_gradients_the_state_is_written_in_place(source: Path) -> None:
 # ---------------------------------------------------------------- autocast
 
 
-def test_autocast_while_gradients_are_recorded(source: Path) -> None:
+def test_autocast_while_gradients_are_recorded(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = lt.load(source, trainable=True, amp="bf16")
     x = floats(3, 4).float()
     seen: list[torch.dtype] = []
@@ -260,9 +262,7 @@ def test_autocast_while_gradients_are_recorded(source: Path) -> None:
         seen.append(out.dtype)
         return out
 
-    model._code.space["F"] = type(
-        "F", (), {"linear": staticmethod(spy), "silu": torch.nn.functional.silu}
-    )
+    monkeypatch.setattr(torch.nn.functional, "linear", spy)
     y = model(x)
     assert model.amp == "bf16" and y.dtype == torch.float32 and set(seen) == {torch.bfloat16}
     y.sum().backward()
@@ -270,10 +270,12 @@ def test_autocast_while_gradients_are_recorded(source: Path) -> None:
     seen.clear()
     with torch.no_grad():
         exact = model(x)
-    assert set(seen) == {torch.float32}
+    # What records no gradient may run in C.
+    assert torch.bfloat16 not in seen and exact.dtype == torch.float32
     torch.testing.assert_close(y, exact, rtol=0.05, atol=0.02)
     model.amp = None
-    assert torch.equal(model(x), exact)
+    torch.testing.assert_close(model(x), exact, rtol=1e-5, atol=1e-5)
+    assert set(seen) == {torch.float32}
 
 
 def test_autocast_that_makes_no_sense_is_refused(source: Path) -> None:
