@@ -48,7 +48,9 @@ class Entries:
         )
         members = [*self._model.parameters(), *self._model.buffers()]
         self.held: int | None = sum({m.data_ptr(): m.nbytes for m in members}.values())
-        self._ids = torch.tensor(job.prompts, dtype=torch.int32, device=job.device)
+        # Made as the tokens after it are: compiled code tells tensors of this mode from others.
+        with torch.inference_mode():
+            self._ids: Any = torch.tensor(job.prompts, dtype=torch.int32, device=job.device)
         self._last: Any = None
 
     def round(self, count: int) -> Round:

@@ -34,7 +34,9 @@ class Stack:
         )
         self._model.eval()
         self._model.to(job.device)
-        self._ids = torch.tensor(job.prompts, device=job.device)
+        # Made as the tokens after it are: compiled code tells tensors of this mode from others.
+        with torch.inference_mode():
+            self._ids: Any = torch.tensor(job.prompts, device=job.device)
         self._cache: Any = None
         self._call: Any = self._model
         self._last: Any = None
