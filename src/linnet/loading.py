@@ -48,13 +48,14 @@ class Loaded:
     """A lowered program, and for each parameter that has one its tensor, checked but not read.
 
     `bound` is None when no weights were given. `parts` says of a shard's parameters which part of
-    the whole model's each is, where it is one.
+    the whole model's each is, where it is one; None where a shard was asked for and the root has
+    no `Shards`: the program is the whole model's.
     """
 
     program: Program
     bound: list[Bound] | None
     analysis: Analysis
-    parts: Mapping[str, Part] = field(default_factory=dict[str, Part])
+    parts: Mapping[str, Part] | None = field(default_factory=dict[str, Part])
 
 
 def load_source(
@@ -89,7 +90,8 @@ def load_source(
     names = read_bindings(bindings) if isinstance(bindings, (str, Path)) else bindings
     checkpoint = open_checkpoint(weights) if weights is not None else None
     present = _Presence(checkpoint, names)
-    if shard is not None:
+    unsplit = shard is not None and not splits(analysis, root)
+    if shard is not None and not unsplit:
         generics = sharded(analysis, root, generics or {}, shard)
     program = lower(
         analysis, root=root, generics=generics, present=present, entries=entries, main=main
@@ -98,12 +100,12 @@ def load_source(
     if optimize:
         program = run_passes(program, policy)
     whole, parts = program, dict[str, Part]()
-    if shard is not None:
+    if shard is not None and not unsplit:
         whole, fused = _unsplit(analysis, root, generics or {}, program)
         parts = parts_between(slots_of(whole), slots_of(program), shard, fused)
         _refuse_repeated(slots_of(program), parts, present)
     if checkpoint is None:
-        return Loaded(program, None, analysis, parts)
+        return Loaded(program, None, analysis, None if unsplit else parts)
     left_out = _left_out(analysis, program, checkpoint, names, overrides)
     bound = plan_bindings(
         slots_of(whole),
@@ -113,7 +115,7 @@ def load_source(
         cast_dtype=cast_dtype,
         unread=frozenset(left_out.values()) | frozenset(matching(checkpoint, unread)),
     )
-    return Loaded(program, cut(bound, parts), analysis, parts)
+    return Loaded(program, cut(bound, parts), analysis, None if unsplit else parts)
 
 
 # ---------------------------------------------------------------- shards

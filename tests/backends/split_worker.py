@@ -1,11 +1,12 @@
-"""What each of two processes does in the tests of split models: run the model that it holds a shard
-of, and the whole model, on the same inputs.
+"""What each of two processes does in the tests of split models: it runs the model that it holds a
+shard of, and compares with what the whole model gave.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 COUNT = 2
 # How far sums in another order may be from those of one process, in f32.
@@ -33,6 +35,17 @@ def _one(rank: int, parent: int, case: Case, arguments: tuple[Any, ...]) -> None
     dist.init_process_group("gloo", init_method=place, rank=rank, world_size=COUNT)
     try:
         case(init_device_mesh("cpu", (COUNT,)), *arguments)
+    finally:
+        dist.destroy_process_group()
+
+
+@contextmanager
+def mesh(rank: int, *sizes: int, names: tuple[str, ...] | None = None) -> Iterator[DeviceMesh]:
+    """The mesh as the process of that rank sees it, without the others."""
+    count = int(torch.tensor(sizes).prod())
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=count)
+    try:
+        yield init_device_mesh("cpu", sizes, mesh_dim_names=names)
     finally:
         dist.destroy_process_group()
 
@@ -90,9 +103,14 @@ def computed(model: Any) -> dict[str, Any]:
 def split(mesh: DeviceMesh, load: Callable[..., Any], files: list[Path], expected: Path) -> None:
     """The shards give what the whole model gives, each gradient or its part included."""
     model = load(weights=files[mesh.get_local_rank()], trainable=True, tensor_parallel=mesh)
-    assert all(model.parts[path].count == COUNT for path in model.parts) and model.parts
     model.save_weights(expected.with_name("saved.safetensors"))
-    found, whole = computed(model), torch.load(expected)
+    compare(model, computed, expected)
+
+
+def compare(model: Any, run: Callable[[Any], dict[str, Any]], expected: Path) -> None:
+    """What the shard computes is what the whole model did, of gradients the part that it holds."""
+    assert model.parts and all(part.count == COUNT for part in model.parts.values())
+    found, whole = run(model), torch.load(expected)
     gradients, of = found.pop("gradients"), whole.pop("gradients")
     torch.testing.assert_close(found, whole, **CLOSE)
     assert gradients.keys() == of.keys()
@@ -100,3 +118,17 @@ def split(mesh: DeviceMesh, load: Callable[..., Any], files: list[Path], expecte
         part = model.parts.get(path)
         same = part.cut(of[path]) if part is not None else of[path]
         torch.testing.assert_close(gradient, same, **CLOSE, msg=lambda m, p=path: f"{p}: {m}")
+
+
+def trained(model: Any) -> dict[str, Any]:
+    """What `forward` gives, and the gradients of the sum of its squares, that of x among them."""
+    x = torch.linspace(-1, 1, 12).reshape(3, 4).requires_grad_()
+    y = model(x)
+    y.square().sum().backward()
+    gradients = {path: parameter.grad for path, parameter in model.named_parameters()}
+    return {"y": y.detach(), "x": x.grad, "gradients": gradients}
+
+
+def split_by_rules(mesh: DeviceMesh, load: Callable[..., Any], expected: Path) -> None:
+    """The shards compute and learn what the whole model does."""
+    compare(load(tensor_parallel=mesh), trained, expected)

@@ -5,18 +5,16 @@ The processes of the mesh are not there: a group that says nothing stands for th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.distributed.device_mesh import DeviceMesh
 
 import linnet.torch
+from backends.split_worker import mesh
 from linnet.diagnostics import PlanError
 from linnet.weights import write_safetensors
 
@@ -58,17 +56,6 @@ def source(tmp_path: Path) -> Source:
         return tmp_path / f"{name}.linnet"
 
     return write
-
-
-@contextmanager
-def mesh(rank: int, *sizes: int, names: tuple[str, ...] | None = None) -> Iterator[DeviceMesh]:
-    """The mesh as the process of that rank sees it, without the others."""
-    count = int(torch.tensor(sizes).prod())
-    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=count)
-    try:
-        yield init_device_mesh("cpu", sizes, mesh_dim_names=names)
-    finally:
-        dist.destroy_process_group()
 
 
 def tensors() -> dict[str, torch.Tensor]:

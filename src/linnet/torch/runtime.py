@@ -51,6 +51,7 @@ from linnet.torch.placement import (
     refuse_placed,
 )
 from linnet.torch.saving import origins
+from linnet.torch.splitting import split
 from linnet.torch.stored import (
     NOTHING,
     Stored,
@@ -74,7 +75,6 @@ DTYPES: dict[str, torch.dtype] = {name: getattr(torch, t) for name, t in TORCH_N
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 # Options of `load` that later versions add, with the value that asks for nothing.
 _LATER: dict[str, tuple[object, ...]] = {
-    "tp_rules": (None,),
 }
 # Sizes found for the shapes of earlier calls; more than a server meets.
 _KNOWN_CALLS = 256
@@ -106,6 +106,7 @@ def load(
     on_bound: Callable[[Sequence[Bound]], None] | None = None,
     unread: Collection[str] = (),
     tensor_parallel: object = None,
+    tp_rules: Mapping[str, str | int] | None = None,
     device_map: str | Mapping[str, object] | None = None,
     max_memory: Mapping[Any, int | str] | None = None,
     offload: bool = True,
@@ -123,10 +124,11 @@ def load(
     layers of the checkpoint. `unread` has patterns (`cls.*`) of tensors that may go unbound.
     `on_bound` is told which tensor fills which parameter. `trainable` is what `set_trainable`
     takes, `amp` the module's own. `tensor_parallel`, a DeviceMesh, binds the root's `Shards` to its
-    size, and each of its processes holds and reads its part. `device_map` ("auto", or devices by
-    path) spreads the program over devices under `max_memory`, bytes by device; with `offload`,
-    weights that do not fit are brought for each call. Everything that is wrong with the source, the
-    generics or the weights is one PlanError.
+    size, and each of its processes holds and reads its part; a root without `Shards` is split by
+    `tp_rules` (linnet.torch.splitting). `device_map` ("auto", or devices by path) spreads the
+    program over devices under `max_memory`, bytes by device; with `offload`, weights that do not
+    fit are brought for each call. Everything that is wrong with the source, the generics or the
+    weights is one PlanError.
     """
     _refuse_later(later)
     place = _device(device)
@@ -157,29 +159,35 @@ def load(
         unread=unread,
         shard=shards.shard if shards is not None else None,
     )
-    bound = loaded.bound or []
+    program, bound, parts = loaded.program, loaded.bound or [], loaded.parts
+    if shards is not None and parts is None:
+        program, parts = split(program, tp_rules, shards.shard)
+        bound = cut(bound, parts)
+    elif tp_rules is not None:
+        why = f"{program.name} has Shards" if shards is not None else "there is no tensor_parallel"
+        raise PlanError(f"tp_rules are for models without Shards on a mesh: {why}")
     if on_bound is not None:
         on_bound(bound)
     present = [one.slot.path for one in bound]
     kernel = partial(native_kernel, policy=policy, checked=checked)
-    stored = plan_storage(loaded.program, storage, bound, policy, kernel)
+    stored = plan_storage(program, storage, bound, policy, kernel)
     placement = planned(
-        loaded.program, bound, place, device_map, max_memory, offload, stored, tensor_parallel
+        program, bound, place, device_map, max_memory, offload, stored, tensor_parallel
     )
     module = LinnetModule(
-        loaded.program,
+        program,
         policy,
         placement.home,
         checked=checked,
         present=present,
         stored=stored,
         shards=shards,
-        parts=loaded.parts,
+        parts=parts,
         placement=placement,
         compile=compile,
     )
     if device_map is None:
-        check_fits(loaded.program, bound, placement.units, place, module._layout.paths)
+        check_fits(program, bound, placement.units, place, module._layout.paths)
     waiting = [one for one in bound if placement.streams(one.slot.path)]
     module._fill([one for one in bound if not placement.streams(one.slot.path)])
     module._initialise(seed, {one.slot.path for one in waiting})
