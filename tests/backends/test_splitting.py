@@ -97,7 +97,7 @@ def test_what_rules_name_splits_what_it_meets(tmp_path: Path) -> None:
     text = generate(made, "fast", variant=Variant(split=True)).text
     assert text.count("SHARDS.all_reduce(") == text.count("SHARDS.shared(") == 1
     # The ops are there for their kernels, at the sizes of one device.
-    assert "kernels.attention(" in text and "kernels.write_span_(" in text
+    assert "attend.attention(" in text and "kernels.write_span_(" in text
     assert made.generics == whole.generics and made.entries["prefill"].returns is not None
 
 

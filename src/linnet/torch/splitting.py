@@ -50,14 +50,22 @@ from linnet.core.ir import (
     While,
     operands,
 )
-from linnet.core.rewrite import nodes_of, reachable, rebuild, substitute, substitute_function
+from linnet.core.rewrite import (
+    map_functions,
+    nodes_of,
+    reachable,
+    rebuild,
+    rewrite,
+    substitute,
+    substitute_function,
+)
 from linnet.diagnostics import PlanError
 from linnet.dims import Dim, Facts, Relation, proves
 from linnet.types import DType, TensorType
 from linnet.weights.part import Part, Shard
 
 SUM = "sum"
-_SHARED = "std.nn.parallel::shared"
+_SHARED, _ALL_REDUCE = "std.nn.parallel::shared", "std.nn.parallel::all_reduce"
 Place = int | str | None
 """Where a value's numbers are: None for everywhere, an axis that is split, or SUM."""
 Rule = str | int
@@ -89,6 +97,7 @@ def split(
     program: Program, rules: Mapping[str, Rule] | None, shard: Shard
 ) -> tuple[Program, dict[str, Part]]:
     """The program of one shard, and which part of the whole model's each parameter is."""
+    program = map_functions(program, lambda function, new: rewrite(function, _alone, new))
     places = _ruled(program, DEFAULT_RULES if rules is None else rules, shard.count)
     fixed = frozenset(places) if rules is not None else frozenset[str]()
     entries = dict(program.entries)
@@ -118,6 +127,15 @@ def split(
     made = replace(program, entries=entries, functions={}, manifest=manifest)
     functions = {f"{f.name}.{k}": f for k, f in enumerate(reachable(made))}
     return replace(made, functions=functions), parts
+
+
+def _alone(node: Node, builder: Builder) -> Node | None:
+    """What the source itself says to other devices is said to none: it has no `Shards`."""
+    match node:
+        case Result(Call(function, (x,)), 0) if str(function.op) in (_SHARED, _ALL_REDUCE):
+            return x
+        case _:
+            return None
 
 
 def _ruled(program: Program, rules: Mapping[str, Rule], count: int) -> dict[str, int | None]:
