@@ -23,6 +23,9 @@ class Generator:
     def __init__(self, model: Any) -> None:
         self.model = model
         self.seen: list[int] = []
+        # Steps are all alike, so recording one pays; what is streamed from elsewhere cannot be.
+        placement = getattr(model, "placement", None)
+        self.mode = "reduce-overhead" if placement is None or placement.trivial else None
 
     def prefill(self, ids: Sequence[int]) -> torch.Tensor:
         """The logits [Vocab] after the ids; only those after the ones already seen are computed."""
@@ -38,7 +41,9 @@ class Generator:
         """The logits [Vocab] after one more token."""
         new = torch.tensor([[token]], dtype=torch.int32)
         with torch.inference_mode():
-            logits: torch.Tensor = self.model.run_entry("decode", [new, len(self.seen)])
+            logits: torch.Tensor = self.model.run_entry(
+                "decode", [new, len(self.seen)], compile=self.mode
+            )
         self.seen.append(token)
         return logits[0]
 

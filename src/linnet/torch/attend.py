@@ -509,7 +509,10 @@ def _known(x: Scalar | None) -> int | None:
 
 def readable(x: Tensor) -> bool:
     """Whether reading numbers neither waits for a device nor ends the graph being compiled."""
-    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+    if x.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
+    native.reads()
+    return True
 
 
 def _up_to(own: Tensor, length: int, window: Scalar | None) -> Tensor:

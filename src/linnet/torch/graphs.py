@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from linnet.torch import native
 from linnet.torch.kernels import once
 from linnet.torch.layout import Watch
 from linnet.torch.regions import called, functions_of, is_work, native_names, reaching
@@ -80,8 +81,23 @@ class CudaCapture:
         return Recording(results, graph.replay)
 
 
+class CpuCapture:
+    """Runs of C kernels, recorded with the ops of PyTorch between them."""
+
+    def first(self, run: Run) -> Any:
+        return run()
+
+    def record(self, run: Run) -> Recording:
+        # What is not recorded runs as well as ever, so no reason is told.
+        return Recording(*native.replayed(run))
+
+
+def _cpu_capture() -> Capture | None:
+    return CpuCapture() if native.available() else None
+
+
 # By kind of device; None, or no row, where nothing can be captured.
-CAPTURES: dict[str, Callable[[], Capture | None]] = {"cuda": CudaCapture}
+CAPTURES: dict[str, Callable[[], Capture | None]] = {"cuda": CudaCapture, "cpu": _cpu_capture}
 
 
 @dataclass(slots=True, eq=False)
@@ -195,7 +211,7 @@ class Graphs:
         if not known:
             return _copied(capture.first(run))
         graph.recording = recording = capture.record(run)
-        if recording.replay is None:
+        if recording.replay is None and recording.reason:
             warnings.warn(
                 f"{name} runs without a graph: {recording.reason}", RuntimeWarning, stacklevel=2
             )

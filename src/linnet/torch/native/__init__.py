@@ -2,7 +2,7 @@
 
 A call is a record of integers: the op, how many arguments it has, and the arguments (addresses,
 strides, sizes). One record runs alone, or many at once after each other, which is how a captured
-step runs (`linnet.torch.native.steps`).
+step runs (`linnet.torch.native.tape`).
 """
 
 from __future__ import annotations
@@ -10,15 +10,27 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from linnet.torch.native.build import library
+from linnet.torch.native.tape import LOCAL, keep, reads, record
 
-__all__ = ["KIND", "available", "bits", "has_matrix_units", "library", "run", "takes"]
+__all__ = [
+    "KIND",
+    "available",
+    "bits",
+    "has_matrix_units",
+    "keep",
+    "library",
+    "reads",
+    "replayed",
+    "run",
+    "takes",
+]
 
 KIND: dict[torch.dtype, int] = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 # The places in OPS of run.c.
@@ -76,7 +88,37 @@ def run(work: int, op: int, *arguments: int) -> None:
     """The op has run; `work` is about how many numbers it reads or multiplies."""
     count = len(arguments)
     entry: Any = _entry()
-    entry(_pack[count](op, count, *arguments), count + 2, work < _ALONE)
+    record = _pack[count](op, count, *arguments)
+    entry(record, count + 2, work < _ALONE)
+    tape = LOCAL.tape
+    if tape is not None and tape.whole:
+        tape.add(record, work < _ALONE)
+
+
+def replayed(run: Callable[[], Any]) -> tuple[Any, Callable[[], None] | None]:
+    """The results of the run, which took place once, and what lets it take place again into them.
+
+    None where it cannot be recorded: it reads numbers to decide by, or leaves much behind.
+    """
+    results, tape = record(run)
+    if not tape.whole:
+        return results, None
+    entry: Any = _entry()
+    steps: list[Callable[[], Any]] = []
+    for part in tape.parts:
+        if isinstance(part, list):
+            records = b"".join(record for record, _ in part)
+            alone = all(little for _, little in part)
+            steps.append(partial(entry, records, len(records) // 8, alone))
+        else:
+            steps.append(part)
+
+    def replay(_held: object = tape.held) -> None:
+        """What kernels write into lives as long as this."""
+        for step in steps:
+            step()
+
+    return results, replay
 
 
 @cache

@@ -156,6 +156,7 @@ def attend(
     """
     query, key, value = (x if x.stride(3) == 1 else x.contiguous() for x in (query, key, value))
     place = torch.as_tensor(at, dtype=torch.int32).contiguous()
+    native.keep(place)
     rows, heads, queries, width = query.shape
     keys, groups = key.shape[2], key.shape[1]
     chunks = min(torch.get_num_threads(), max(1, keys // _PART), 64)
@@ -194,6 +195,7 @@ def put_span_(cache: Tensor, value: Tensor, at: Tensor | int) -> None:
     if value.stride(3) != 1:
         value = value.contiguous()
     place = torch.as_tensor(at, dtype=torch.int32)
+    native.keep(place)
     rows, heads, count, width = value.shape
     size = cache.dtype.itemsize
     run(

@@ -1,0 +1,119 @@
+"""Runs on a CPU that take place again without Python, against the same runs with it."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor
+
+import linnet.torch as lt
+from linnet.torch import native
+from linnet.torch.native import ops, tape
+from models.tiny import FAMILY, SIZES
+
+
+def tokens(*shape: int) -> Tensor:
+    return torch.randint(0, 90, shape, generator=torch.Generator().manual_seed(sum(shape))).int()
+
+
+@pytest.fixture(scope="module", params=["f32", "bf16"])
+def pair(request: pytest.FixtureRequest) -> tuple[lt.LinnetModule, lt.LinnetModule]:
+    """A decoder whose heads the C kernels take, and a copy."""
+    sizes = {**SIZES, "H": 64, "HeadDim": 16, "Heads": 4, "T": request.param}
+    entries = ["prefill", "decode", "decode_rows", "generate"]
+    model = lt.load(FAMILY, generics={**sizes, "Batch": 2, "MaxSeq": 40}, seed=3, entries=entries)
+    return model, copy.deepcopy(model)
+
+
+def replays(model: lt.LinnetModule) -> int:
+    graphs = model._modes._graphs
+    assert graphs is not None
+    made = [g.recording for g in graphs.kept.values()]
+    return sum(r is not None and r.replay is not None for r in made)
+
+
+def test_steps_of_a_decoder(pair: tuple[lt.LinnetModule, lt.LinnetModule]) -> None:
+    plain, captured = pair
+    for model in pair:
+        model.reset_state()
+    for count in (5, 3):
+        given = [tokens(2, count), 0]
+        want = plain.run_entry("prefill", given, compile=False)
+        for _ in range(3):
+            got = captured.run_entry("prefill", given, compile="reduce-overhead")
+            assert torch.equal(got, want)
+    for at in range(3, 30):
+        step = [tokens(2, 1) + at % 5, at]
+        want = plain.run_entry("decode", step, compile=False)
+        assert torch.equal(captured.run_entry("decode", step, compile="reduce-overhead"), want)
+    for at in range(6):
+        step = [tokens(2, 1), torch.tensor([30 + at, 2 * at], dtype=torch.int32)]
+        want = plain.run_entry("decode_rows", step, compile=False)
+        got = captured.run_entry("decode_rows", step, compile="reduce-overhead")
+        assert torch.equal(got, want)
+    # Both kinds of step are recorded; a prompt decides by what it reads and is not.
+    assert replays(captured) == 2
+    for name in plain.state_paths:
+        assert torch.equal(plain.get_buffer_at(name), captured.get_buffer_at(name))
+    later = [tokens(2, 1), 31], {"Steps": 4}
+    want = plain.run_entry("generate", *later, compile=False)
+    assert torch.equal(captured.run_entry("generate", *later, compile="reduce-overhead"), want)
+
+
+def test_what_is_replaced_is_read(pair: tuple[lt.LinnetModule, lt.LinnetModule]) -> None:
+    plain, captured = pair
+    step = [tokens(2, 1), 4]
+    with torch.no_grad():
+        for changes in range(3):
+            for model in pair:
+                weight = model.layers[1].attention.o_proj.weight
+                model.layers[1].attention.o_proj.weight = torch.nn.Parameter(
+                    weight * (1 + changes), requires_grad=False
+                )
+                model.norm.weight.mul_(0.5)
+            want = plain.run_entry("decode", step, compile=False)
+            for _ in range(3):
+                got = captured.run_entry("decode", step, compile="reduce-overhead")
+                assert torch.equal(got, want)
+
+
+def test_ops_between_kernels_run_again() -> None:
+    x, weight, total = torch.randn(1, 32), torch.randn(70, 32), torch.zeros(70)
+
+    def run() -> tuple[Tensor, Tensor]:
+        y = ops.linear(x, weight).sin()
+        fresh = torch.zeros(3)
+        fresh += 1
+        total.add_(y[0])
+        return torch.cat((y, y), 1)[:, 5:], fresh.double()
+
+    (found, fresh), again = native.replayed(run)
+    assert again is not None
+    for turn in range(2, 5):
+        x.copy_(torch.randn(1, 32))
+        before = total.clone()
+        again()
+        y = ops.linear(x, weight).sin()
+        assert torch.equal(found, torch.cat((y, y), 1)[:, 5:]), turn
+        assert torch.equal(fresh, torch.ones(3).double())
+        assert torch.allclose(total, before + y[0])
+
+
+def test_what_hangs_on_numbers_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(5)
+    for run in (
+        lambda: x * x.sum().item(),
+        lambda: x.nonzero(),
+        lambda: x[x > 0],
+        lambda: x.neg() if bool(x[0] > 0) else x,
+        lambda: native.reads(),
+    ):
+        results, again = native.replayed(run)
+        assert again is None
+    monkeypatch.setattr(tape, "LARGEST", 100)
+    results, again = native.replayed(lambda: x * 2)
+    assert again is not None
+    results, again = native.replayed(lambda: torch.zeros(30) + 1)
+    assert again is None and torch.equal(results, torch.ones(30))
