@@ -88,6 +88,8 @@ def brought(expected: list[torch.Tensor], mode: Pretending, load: Any) -> None:
     model = load(device_map=held, offload=False)
     assert model.placement.offloaded == () and str(model.layers[1].up.weight.device) == "cpu"
     same(expected, model)
+    # Ids on an accelerator, and the table they look up on the CPU.
+    same(expected, load(device_map={"": ONE, "embedding": "cpu", "layers.0": TWO}, offload=False))
     assert ("cpu", ONE) in moves_of(mode, model) and (ONE, "cpu") in mode.moves
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import re
 import weakref
 from pathlib import Path
 from typing import Any
@@ -230,6 +231,17 @@ def test_the_module_is_what_it_was(source: Path, stored: Path, plain: lt.LinnetM
     same(plain, model)
 
 
+@pytest.mark.parametrize("mode", ["inductor", "reduce-overhead"])
+def test_it_is_not_compiled(source: Path, stored: Path, mode: str) -> None:
+    options: dict[str, Any] = {"device_map": "auto", "max_memory": limit()}
+    said = f"compile='{mode}': a module that device_map has placed .* brought for each call"
+    with pytest.raises(PlanError, match=said):
+        lt.load(source, weights=stored, compile=mode, **options)
+    model = lt.load(source, weights=stored, **options)
+    with pytest.raises(PlanError, match=said):
+        model.run_entry("forward", [TOKENS], compile=mode)
+
+
 def test_an_error_leaves_it_as_it_was(
     source: Path, stored: Path, plain: lt.LinnetModule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,3 +254,61 @@ def test_an_error_leaves_it_as_it_was(
             answers(model)
     assert not running.present and not running.depth
     same(plain, model)
+
+
+FAMILIES = Path(lt.__file__).parents[1] / "zoo" / "families"
+SIZES: dict[str, int | str] = {
+    **{"Vocab": 32, "H": 16, "Heads": 2, "Inner": 24, "Layers": 3, "T": "f32"},
+    **{"Batch": 1, "MaxSeq": 12, "PageSize": 4},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "also"),
+    [
+        ("llama", {"KvHeads": 1}),
+        ("qwen2", {"KvHeads": 1}),
+        ("qwen3", {"KvHeads": 1, "HeadDim": 8}),
+        ("phi3", {"KvHeads": 1}),
+        ("gpt2", {"MaxPositions": 12}),
+    ],
+)
+def test_families(family: str, also: dict[str, int | str], tmp_path: Path) -> None:
+    generics = {**SIZES, **also}
+    source, weights = FAMILIES / family, tmp_path / "w.safetensors"
+    write_safetensors(weights, arrays(source, generics))
+    options: dict[str, Any] = {
+        "generics": generics,
+        "weights": weights,
+        "entries": ["forward", "prefill", "decode"],
+    }
+    plain = lt.load(source, **options)
+    units = {unit.path: unit for unit in plain.placement.units}
+    layers = [path for path in units if path[-2:] in (".0", ".1", ".2")]
+    need = sum(u.state for u in units.values()) + 2 * max(u.bytes for u in units.values())
+    model = lt.load(source, **options, device_map="auto", max_memory={"cpu": need + 100})
+    assert set(layers) <= set(model.placement.offloaded) and len(layers) == 3
+    tokens = torch.tensor([[3, 1, 4, 1, 5]], dtype=torch.int32)
+    with torch.no_grad():
+        for entry, inputs in (
+            ("forward", (tokens,)),
+            ("prefill", (tokens, 0)),
+            ("decode", (tokens[:, :1], 5)),
+            ("decode", (tokens[:, 1:2], 6)),
+        ):
+            one, two = (m.run_entry(entry, inputs) for m in (plain, model))
+            torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-5)
+    assert model._running is not None and model._running.most == 2
+
+
+def test_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = Path(__file__).parents[2] / "docs" / "pytorch.md"
+    section = page.read_text().split("\n## Bigger than one device\n")[1].split("\n## ")[0]
+    fences = {f[1]: f[2] for f in re.finditer(r"^```(.*)\n((?:(?!```).*\n)*)```$", section, re.M)}
+    (tmp_path / "deep.linnet").write_text(fences["linnet deep.linnet"])
+    monkeypatch.chdir(tmp_path)
+    exec(compile(fences["python deep.py"], "deep.py", "exec"), {})
+    assert capsys.readouterr().out == fences["text"]

@@ -113,6 +113,18 @@ def test_the_answer_is_the_greedy_one(run: Run, original: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_model_larger_than_it_may_be(run: Run, original: Path) -> None:
+    words = ["w1 w2", "--max-new-tokens", 4, "--max-memory"]
+    status, out, err = run(original, *words, "cpu=110KiB")
+    assert status == 0 and "linnet: cpu: brought for each call: " in err
+    assert out == run(original, "w1 w2", "--max-new-tokens", 4)[1]
+    status, _, err = run(original, *words, "cpu=10KiB")
+    assert status == 1 and "cpu may hold 10.0 KiB, and with everything offloaded" in err
+    status, _, err = run(original, *words, "10KiB")
+    assert status == 1 and "--max-memory 10KiB: give NAME=VALUE pairs, each name once" in err
+
+
+@pytest.mark.slow
 def test_json_says_all(run: Run, original: Path) -> None:
     status, out, _ = run(original, TEXT, "--max-new-tokens", 4, "--json")
     document = json.loads(out)

@@ -58,3 +58,25 @@ def test_without_pytorch(
     monkeypatch.setitem(BACKENDS, "torch", Backend("absent_torch", "nothing", "torch"))
     assert main(["torch", str(tmp_path / "small.linnet")]) == 1
     assert capsys.readouterr().err.endswith("not installed: pip install 'linnet[torch]'\n")
+
+
+def test_where_units_go(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "small.linnet"
+    source.write_text(SMALL)
+    words = ["torch", "--bind", "H=4", "--place", "second=1", "--offload", "first", str(source)]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[2:6] == [
+        "# Device 0: first.",
+        "# Device 1: second.",
+        "# Brought for each call: first.",
+        "# A call of a unit's method takes its arguments, and DEVICE, to the unit's device.",
+    ]
+    ast.parse(out)
+    for flags, said in (
+        (["--place", "second"], "--place second: give a unit and a device's number"),
+        (["--place", "secnd=1"], "--place secnd=1: 'secnd' is no unit of the program"),
+        (["--offload", "second.weight"], "'second.weight' is no unit of the program"),
+    ):
+        assert main(["torch", "--bind", "H=4", *flags, str(source)]) == 1
+        assert said in capsys.readouterr().err

@@ -35,6 +35,16 @@ def add_model_arguments(parser: argparse.ArgumentParser, new_tokens: int) -> Non
     parser.add_argument("--backend", default="torch", help="what runs the model: torch (default)")
     parser.add_argument("--numerics", default="fast", help="exact, equivalent or fast (default)")
     parser.add_argument("--threads", type=int, metavar="N", help="processor threads to use")
+    parser.add_argument(
+        "--device-map",
+        metavar="MAP",
+        help="auto, or where each part runs: layers.*=cuda:1,=cuda:0 (the rest without a path)",
+    )
+    parser.add_argument(
+        "--max-memory",
+        metavar="SIZES",
+        help="what the model may take: cuda:0=20GiB,cpu=8GiB; the rest is brought for each call",
+    )
     parser.add_argument("--weights", metavar="PATH", help="a local checkpoint instead")
     parser.add_argument("--std", metavar="DIR", help="another standard library")
 
@@ -160,6 +170,7 @@ def loaded(
                 std_root=args.std,
                 cast_dtype=args.dtype is not None or (files is not None and files.cast_dtype),
                 **({"storage": storage} if storage else {}),
+                **_placing(args),
                 **options,
             )
     except BaseException:
@@ -167,6 +178,31 @@ def loaded(
         raise
     seconds = time.perf_counter() - started
     print(f" {seconds:.1f} s", file=sys.stderr)
+    if _placing(args):
+        for line in model.placement.describe().splitlines():
+            print(f"linnet: {line}", file=sys.stderr)
     for one in told:
         print(f"linnet: {one.message}", file=sys.stderr)
     return model, seconds
+
+
+def _placing(args: argparse.Namespace) -> dict[str, Any]:
+    """The loader's options for a model that is spread over devices, or brought piece by piece."""
+    given, sizes = getattr(args, "device_map", None), getattr(args, "max_memory", None)
+    if given is None and sizes is None:
+        return {}
+    chosen: Any = given or "auto"
+    if "=" in chosen:
+        chosen = _pairs("--device-map", chosen)
+    limits = None if sizes is None else _pairs("--max-memory", sizes)
+    return {"device_map": chosen, "max_memory": limits}
+
+
+def _pairs(option: str, text: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for part in text.split(","):
+        name, equals, value = (x.strip() for x in part.rpartition("="))
+        if not equals or not value or name in found:
+            raise LinnetError(f"{option} {text}: give NAME=VALUE pairs, each name once")
+        found[name] = value
+    return found

@@ -19,6 +19,7 @@ from linnet.diagnostics import PlanError
 from linnet.policy import Policy
 from linnet.torch.emit import Entry
 from linnet.torch.graphs import CAPTURES, Graphs
+from linnet.torch.placement import Placement, listed
 from linnet.torch.regions import split
 
 Mode = Literal["eager", "inductor", "reduce-overhead"]
@@ -66,6 +67,19 @@ def check_mode(compile: object, device: torch.device) -> None:
     """The option is one that there is, and works on the device; else a PlanError."""
     if mode_named(compile) == "inductor":
         check_compilers(device)
+
+
+def check_placed(mode: Mode | None, placement: Placement) -> None:
+    """A placed module runs so; else a PlanError says why it does not."""
+    if mode in (None, "eager") or placement.trivial:
+        return
+    why = "its values move from one device to another on the way"
+    if placement.offloaded:
+        why = f"weights are brought for each call ({listed(placement.offloaded)})"
+    raise PlanError(
+        f"compile={mode!r}: a module that device_map has placed runs as generated source, since "
+        f"{why}: load it with compile=False, or on one device that holds it"
+    )
 
 
 def check_compilers(device: torch.device) -> None:
@@ -129,6 +143,10 @@ class Modes:
     ) -> Mode:
         """The mode for these inputs: graphs give no gradients, so they are not the default."""
         asked = mode_named(compile) or self.default
+        placement: Placement | None = self.module.__dict__.get("placement")
+        if placement is not None and not placement.trivial:
+            check_placed(asked, placement)
+            return "eager"
         if asked == "inductor":
             check_compilers(device)
         if asked is None:

@@ -252,7 +252,7 @@ _U64: dict[str, Callable[..., Tensor]] = {
 
 def embedding(ids: Tensor, table: Tensor) -> Tensor:
     """Rows of the table; an id outside it reads the nearest row."""
-    if ids.dtype is torch.int32 and table.shape[0] and native.takes(table):
+    if ids.dtype is torch.int32 and ids.is_cpu and table.shape[0] and native.takes(table):
         return native_ops.rows_of(table, ids)
     if readable(ids):
         try:

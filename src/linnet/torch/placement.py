@@ -257,6 +257,27 @@ def from_map(
     )
 
 
+def from_flags(
+    units: Sequence[Unit], places: Iterable[str], offloaded: Iterable[str]
+) -> tuple[dict[str, int], tuple[str, ...]]:
+    """What `flags` says: the slot of each unit, 0 unless it is named, and the offloaded units."""
+    slots = dict.fromkeys((unit.path for unit in units), 0)
+    away = tuple(offloaded)
+    given: dict[str, str] = {}
+    for text in places:
+        path, equals, slot = text.rpartition("=")
+        if not equals or not slot.isdigit():
+            raise PlanError(f"--place {text}: give a unit and a device's number, as layers.0=1")
+        given[f"--place {text}"] = path
+        slots[path] = int(slot)
+    given |= {f"--offload {path}": path for path in away}
+    for flag, path in given.items():
+        if path not in {unit.path for unit in units}:
+            names = [unit.path for unit in units]
+            raise PlanError(f"{flag}: {path!r} is no unit of the program{near(path, names)}")
+    return slots, away
+
+
 def _chosen(units: Sequence[Unit], found: Mapping[str, torch.device]) -> dict[str, torch.device]:
     """The device of each unit, by the mapping alone."""
     chosen: dict[str, torch.device] = {}

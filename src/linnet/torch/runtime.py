@@ -36,7 +36,7 @@ from linnet.loading import load_source
 from linnet.policy import Policy, policy_named
 from linnet.torch.blocks import Blocks
 from linnet.torch.body import RESERVED
-from linnet.torch.compile import Modes, check_mode
+from linnet.torch.compile import Modes, check_mode, check_placed, mode_named
 from linnet.torch.emit import Generated, generate, native_kernel
 from linnet.torch.express import TORCH_NAMES
 from linnet.torch.layout import Layout
@@ -74,8 +74,7 @@ from linnet.workspace import Workspace
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, t) for name, t in TORCH_NAMES.items()}
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 # Options of `load` that later versions add, with the value that asks for nothing.
-_LATER: dict[str, tuple[object, ...]] = {
-}
+_LATER: dict[str, tuple[object, ...]] = {}
 # Sizes found for the shapes of earlier calls; more than a server meets.
 _KNOWN_CALLS = 256
 
@@ -174,6 +173,7 @@ def load(
     placement = planned(
         program, bound, place, device_map, max_memory, offload, stored, tensor_parallel
     )
+    check_placed(mode_named(compile), placement)
     module = LinnetModule(
         program,
         policy,

@@ -62,10 +62,13 @@ def available() -> bool:
 def takes(*tensors: Tensor) -> bool:
     """Whether a kernel may run on these: floats on a CPU, no gradient wanted, nothing traced."""
     first = tensors[0]
-    if not first.is_cpu or first.dtype not in KIND or torch.compiler.is_compiling():
+    if first.dtype not in KIND or torch.compiler.is_compiling():
         return False
     for tensor in tensors:
         if type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter:
+            return False
+        # Between devices of a placed module, operands may lie apart.
+        if not tensor.is_cpu:
             return False
         if tensor.requires_grad and torch.is_grad_enabled():
             return False
