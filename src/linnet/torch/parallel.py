@@ -136,6 +136,16 @@ def joined(mesh: object, device: torch.device) -> Shards:
     return Shards(mesh.get_group(), Shard(mesh.get_local_rank(), mesh.size()))
 
 
+def eager(compile: object) -> bool:
+    """False: a split model runs as generated source, and is asked for nothing else."""
+    if compile is not None and compile is not False:
+        raise PlanError(
+            f"compile={compile!r} with tensor_parallel: a split model runs as generated source; "
+            "leave one of them out"
+        )
+    return False
+
+
 def world() -> Shards:
     """This process's place among all of them."""
     return Shards(None, Shard(dist.get_rank(), dist.get_world_size()))

@@ -40,7 +40,7 @@ from linnet.torch.compile import Modes, check_mode, check_placed, mode_named
 from linnet.torch.emit import Generated, generate, native_kernel
 from linnet.torch.express import TORCH_NAMES
 from linnet.torch.layout import Layout
-from linnet.torch.parallel import Shards, joined
+from linnet.torch.parallel import Shards, eager, joined
 from linnet.torch.placed import Running, apply, waiting_place
 from linnet.torch.placement import (
     Placement,
@@ -184,7 +184,7 @@ def load(
         shards=shards,
         parts=parts,
         placement=placement,
-        compile=compile,
+        compile=compile if shards is None else eager(compile),
     )
     if device_map is None:
         check_fits(program, bound, placement.units, place, module._layout.paths)
@@ -627,7 +627,8 @@ class LinnetModule(Training):
         named = {python: sizes[dim] for dim, python in call.dims.items()}
 
         def runner(code: Code) -> Callable[..., Any]:
-            return self._modes.runner(code, name, compile, tensors)
+            mode = compile if self.shards is None else eager(compile)
+            return self._modes.runner(code, name, mode, tensors)
 
         run = self._recording(call.function, runner, tensors)
         results = run(*([self] if call.takes_self else []), *tensors, **named)
