@@ -168,6 +168,16 @@ def test_merging(source: Path, dtype: str) -> None:
     assert model.merge_lora() == []
 
 
+def test_a_copy_has_what_adapters_add(source: Path) -> None:
+    model, other = made(source), made(source)
+    model.add_lora(["layers.*", "square"], rank=2)
+    stirred(model)
+    other.copy_weights(model)
+    torch.testing.assert_close(other(TOKENS), model(TOKENS).detach())
+    with pytest.raises(PlanError, match=r"copy_weights: the model has adapters.* merge_lora\(\)"):
+        model.copy_weights(other)
+
+
 def test_what_cannot_have_an_adapter_is_refused(source: Path) -> None:
     weights = {path: t.clone() for path, t in lt.load(source).state_dict().items()}
     tied = {**{p: p for p in weights}, "codes.weight": "embedding.weight"}

@@ -15,6 +15,7 @@ from torch import Tensor
 
 import linnet.torch as lt
 from linnet.diagnostics import PlanError
+from linnet.torch.touched import changed_states, touches_state
 
 SOURCE = """module net
 use std.nn.linear::{Linear}
@@ -73,6 +74,16 @@ pub block Net<H: Dim = 4, Layers: Dim = 2, T: Float = f32> where H > 0 {
         }
         let total[h] = sum[s] seen[0, 0, s, h]
         return out * total
+    }
+    pub entry passing(x: Tensor[H; T]) -> Tensor[H; T] {
+        let kept = seen
+        seen = fill<T>([1, 1, 8, H], 0.0)
+        seen = kept
+        return x
+    }
+    pub entry reading(x: Tensor[H; T]) -> Tensor[H; T] {
+        let total[h] = sum[s] seen[0, 0, s, h]
+        return x + total
     }
     pub entry coded(at: i32) -> i32 { return codes[at] }
 }
@@ -223,6 +234,17 @@ def test_states_are_the_same_with_gradients_and_without(source: Path) -> None:
     assert places == [model.get_buffer_at(path).data_ptr() for path in model.state_paths]
 
 
+def test_a_state_that_is_only_passed_on_is_not_written(source: Path) -> None:
+    model = made(source)
+    changed = {name: changed_states(entry) for name, entry in model.program.entries.items()}
+    assert changed["forward"] == changed["coded"] == frozenset()
+    assert changed["unroll"] == changed["step"] == {"seen", "cells.*.memory"}
+    assert not changed["passing"] and model.program.entries["passing"].writes
+    assert not touches_state(model.program.entries["passing"])
+    # What is read and not written runs as it is.
+    assert not changed["reading"] and touches_state(model.program.entries["reading"])
+
+
 def test_a_call_that_fails_leaves_the_states_as_they_were(source: Path) -> None:
     model = made(source, trainable=True)
     model.step(floats(4), 0)
@@ -323,3 +345,15 @@ def test_checkpointed_layers_keep_less_and_give_the_same(source: Path) -> None:
     assert "training.checkpointed(memory_step" not in model.generated_source()
     model.set_checkpointing(False)
     assert "checkpointed" not in model.generated_source()
+
+
+def test_no_layers_to_run_again_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "plain.linnet"
+    path.write_text(
+        "module plain\n\npub block Plain {\n    param w: Tensor[2; f32]\n"
+        "    pub entry forward(x: Tensor[2; f32]) -> Tensor[2; f32] { return x * w }\n}\n"
+    )
+    model = lt.load(path, trainable=True)
+    with pytest.raises(PlanError, match="no entry runs a block of an array"):
+        model.set_checkpointing()
+    model(torch.ones(2)).sum().backward()

@@ -118,9 +118,9 @@ def test_steps_of_adamw_as_transformers_takes_them(model: Any) -> None:
     from linnet.torch import CausalLM
 
     model.set_trainable(True)
-    ours = steps(CausalLM(model), list(model.parameters()), 20, 3e-3)
+    ours = steps(CausalLM(model), list(model.parameters()), 12, 3e-3)
     original = copy.deepcopy(tiny.mistral(THETA))
-    theirs = steps(original, list(original.parameters()), 20, 3e-3)
+    theirs = steps(original, list(original.parameters()), 12, 3e-3)
     assert theirs[-1] < theirs[0] / 2
     np.testing.assert_allclose(ours, theirs, rtol=2e-3)
 
@@ -132,11 +132,48 @@ def test_adapters_alone_learn(model: Any) -> None:
     assert len(paths) == 14
     trained = [p for p in model.parameters() if p.requires_grad]
     assert sum(p.numel() for p in trained) < sum(p.numel() for p in model.parameters()) / 4
-    losses = steps(CausalLM(model), trained, 20, 1e-2)
+    losses = steps(CausalLM(model), trained, 12, 1e-2)
     assert losses[-1] < losses[0] / 2
     with_adapters = CausalLM(model)(**rows()).loss.detach()
     model.merge_lora()
     assert abs(float(CausalLM(model)(**rows()).loss - with_adapters)) < 1e-4
+
+
+@pytest.mark.parametrize("chosen", [True, "layers.1.*"])
+def test_autocast_of_every_way_to_train(model: Any, chosen: Any) -> None:
+    """Whatever of the weights trains; entries with state too."""
+    import torch
+
+    model.amp = "bf16"
+    model.set_trainable(chosen)
+    tokens = torch.from_numpy(tiny.tokens(6, 30))
+    place = torch.arange(30, dtype=torch.int32), torch.zeros(30, dtype=torch.int32)
+    for entry, inputs in [
+        ("log_probs_packed", (tokens, *place, tokens.long().roll(-1))),
+        ("forward", (tokens[None],)),
+        ("prefill", (tokens[None].expand(2, -1), 0)),
+    ]:
+        found = model.run_entry(entry, inputs)
+        assert found.dtype == torch.float32
+        trained = [p for p in model.parameters() if p.requires_grad]
+        gradients = torch.autograd.grad(found.sum(), trained, allow_unused=True)
+        assert all(g.isfinite().all() for g in gradients if g is not None)
+        with torch.no_grad():
+            wanted = model.run_entry(entry, inputs)
+        assert not torch.equal(found, wanted)
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0.05 * float(wanted.abs().max()))
+
+
+def test_losses_write_no_state(model: Any) -> None:
+    from linnet.torch.touched import changed_states
+
+    entries = model.program.entries
+    for name in ("loss_packed", "log_probs_packed", "hidden_packed", "forward"):
+        assert not changed_states(entries[name])
+    assert changed_states(entries["prefill"]) == {
+        "layers.*.attention.cache.keys",
+        "layers.*.attention.cache.values",
+    }
 
 
 def test_checkpointed_layers_have_the_same_gradients(model: Any) -> None:

@@ -62,6 +62,7 @@ from linnet.torch.state import (
     state_inputs,
     written_operands,
 )
+from linnet.torch.touched import touches_state
 
 if TYPE_CHECKING:
     from linnet.torch.emit import FunctionWriter
@@ -539,7 +540,7 @@ class Scope(Expressions):
             return False
         first, *_ = prefix.split(".")
         element = first != self.bases["self"] or re.search(r"\[\d+\]", prefix)
-        return bool(element) and all(p.kind != "state" for p in node.function.params)
+        return bool(element) and not touches_state(node.function)
 
     def _run_together(self, group: Group) -> None:
         """One call for those of the group, over their members side by side, where the first is."""

@@ -744,7 +744,7 @@ class LinnetModule(Training):
         """
         refuse_blocks(self._stored, "copy_weights")
         refuse_offloaded(self.placement, "copy_weights")
-        found = source.state_dict() if isinstance(source, nn.Module) else source
+        found = self._copied_from(source) if isinstance(source, nn.Module) else source
         problems: list[str] = []
         pairs: list[tuple[str, Tensor, Tensor]] = []
         for path, own, _ in self._slots():

@@ -3,7 +3,7 @@ state, autocast, and layers whose activations are computed again instead of kept
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -26,6 +26,7 @@ from linnet.torch.paths import float_paths
 from linnet.torch.placement import Placement, refuse_offloaded
 from linnet.torch.saving import Origin, save
 from linnet.torch.stored import refuse_blocks
+from linnet.torch.touched import changed_states
 from linnet.torch.variant import PLAIN, Variant
 
 if TYPE_CHECKING:
@@ -91,18 +92,14 @@ class Training(nn.Module):
         held = dict(self.named_parameters(remove_duplicate=False))
         wanted = {id(held[path]) for path in float_paths("trainable", chosen, held)}
         paths = [path for path, parameter in held.items() if id(parameter) in wanted]
-        for path in paths:
-            self._own(path, held[path])
+        # What is shared is copied once, and so it stays shared.
+        for path, parameter in {id(held[path]): (path, held[path]) for path in paths}.values():
+            if path not in self._own_memory:
+                parameter.data = parameter.data.clone()
+        self._own_memory.update(paths)
         for parameter in held.values():
             parameter.requires_grad_(id(parameter) in wanted)
         return paths
-
-    def _own(self, path: str, parameter: nn.Parameter) -> None:
-        """The parameter's memory is its own, copied the first time that it is to change."""
-        if path not in self._own_memory:
-            parameter.data = parameter.data.clone()
-            others = self.named_parameters(remove_duplicate=False)
-            self._own_memory.update(p for p, other in others if other is parameter)
 
     def trains(self) -> bool:
         """Whether some parameter takes gradients."""
@@ -131,7 +128,10 @@ class Training(nn.Module):
 
         A layer is a block of an array of sub blocks. Those that have state keep everything.
         """
-        self._regenerate(replace(self._variant, checkpointed=on))
+        variant = replace(self._variant, checkpointed=on)
+        if on and "training.checkpointed(" not in self._generated(variant).text:
+            raise PlanError("set_checkpointing: no entry runs a block of an array without state")
+        self._regenerate(variant)
 
     # ------------------------------------------------ adapters
 
@@ -153,7 +153,7 @@ class Training(nn.Module):
         Weights of `linear` can have one. Adapters take gradients, and nothing else does until
         `set_trainable`.
         """
-        refuse_blocks(self._stored, "add_lora")
+        self._check_adaptable("add_lora")
         refuse_offloaded(self.placement, "add_lora")
         lora.check_size(rank, alpha)
         paths = lora.adaptable(self, patterns)
@@ -165,7 +165,7 @@ class Training(nn.Module):
 
     def load_lora(self, path: str | Path) -> list[str]:
         """The adapters of a file that `save_weights` wrote; the paths of their weights."""
-        refuse_blocks(self._stored, "load_lora")
+        self._check_adaptable("load_lora")
         refuse_offloaded(self.placement, "load_lora")
         adapters = lora.read(path, self.weight_names)
         fits = set(lora.adaptable(self, list(adapters)))
@@ -176,6 +176,14 @@ class Training(nn.Module):
                 raise PlanError(f"{path}: the adapter of {weight} is for {found}, it is {wanted}")
         self._adapt(adapters)
         return list(adapters)
+
+    def _check_adaptable(self, asked: str) -> None:
+        refuse_blocks(self._stored, asked)
+        if self.shards is not None:
+            raise PlanError(
+                f"{asked}: the model is split by tensor_parallel, and an adapter is not; load it "
+                "without, add the adapters, merge and save, and split what was saved"
+            )
 
     def _adapt(self, adapters: Mapping[str, tuple[Adapter, Tensor, Tensor]]) -> None:
         again = next((path for path in adapters if path in self._adapters), None)
@@ -201,6 +209,20 @@ class Training(nn.Module):
         self._adapters.clear()
         self._adapters_changed()
         return paths
+
+    def _copied_from(self, source: nn.Module) -> dict[str, Tensor]:
+        """The source's tensors by path, adapted weights with what their adapters add."""
+        if self._adapters:
+            raise PlanError(
+                "copy_weights: the model has adapters, which would add to what is copied: "
+                "merge_lora() first"
+            )
+        found = dict(source.state_dict())
+        if isinstance(source, Training):
+            for path in source._adapters:
+                owner, name = source._owner(path)
+                found[path] = lora.weight(owner, name=name)
+        return found
 
     def _adapters_changed(self) -> None:
         adapted = frozenset(
@@ -270,11 +292,12 @@ class Training(nn.Module):
         inputs: Sequence[Tensor],
     ) -> Callable[..., Any]:
         """What runs the entry, `runner` of the code; where gradients are recorded they flow."""
-        if not torch.is_grad_enabled() or not (self._amp or function.writes):
+        writes = changed_states(function)
+        if not torch.is_grad_enabled() or not (self._amp or writes):
             return runner(self._code)
         if not (self.trains() or any(x.requires_grad for x in inputs)):
             return runner(self._code)
-        run = runner(self._rebinding_code() if function.writes else self._code)
+        run = runner(self._rebinding_code() if writes else self._code)
 
         def recorded(*arguments: Any, **sizes: int) -> Any:
             with _autocast(self._amp, self.device), self._states_apart(function):
@@ -293,7 +316,7 @@ class Training(nn.Module):
         """Inside, the states that the function writes are copies, to be replaced by values with
         gradients. Then the states take the last values; they stay as they were if it failed."""
         held: list[tuple[dict[str, Tensor | None], str, Tensor]] = []
-        for path in _expanded(self.program, function.writes):
+        for path in _expanded(self.program, changed_states(function)):
             owner, name = self._owner(path)
             tensor = owner._buffers[name]
             assert tensor is not None
@@ -320,8 +343,7 @@ def checkpointed(run: Callable[..., Any], *arguments: Any, **sizes: int) -> Any:
     return checkpoint(again, *arguments, use_reentrant=False, preserve_rng_state=False)
 
 
-def _expanded(program: Program, writes: Sequence[str]) -> list[str]:
-    written = set(writes)
+def _expanded(program: Program, written: Collection[str]) -> list[str]:
     return [p for e in program.manifest.entries if e.path in written for p in e.expanded()]
 
 
