@@ -129,7 +129,7 @@ def metrics(
         found["peak_memory_mib"] = round(one.peak_kib / 1024, 1)
     else:
         found["peak_vram_mib"] = one.device_mib
-    found["weights_caches_mib"] = round(held(one, workload, sizes) / 2**20, 1)
+    found["weights_caches_mib"] = round(held(one, workload, sizes) / 2**20, 2)
     best = limits_of(one.method, workload, sizes, probe)
     if best.decode_tok_s and found["decode_tok_s"]:
         found["decode_share"] = round(float(found["decode_tok_s"]) / best.decode_tok_s, 3)

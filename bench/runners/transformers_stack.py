@@ -49,6 +49,9 @@ class Stack:
         self._cache = transformers.StaticCache(
             config=self._model.config, max_cache_len=self._job.positions
         )
+        # The cache has its tensors before anything is compiled: else a prompt compiles twice.
+        with self._torch.inference_mode():
+            self._model(self._ids[:, :1], cache=self._cache, use_cache=True)
         mode = "reduce-overhead" if self._job.device.startswith("cuda") else "default"
         self._call = self._torch.compile(self._model, mode=mode, fullgraph=True)
         self.notes.append(f"torch.compile, {mode} mode, static cache of {self._job.positions}")

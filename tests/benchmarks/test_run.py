@@ -122,7 +122,7 @@ def test_the_command(card: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     out = tmp_path / "out"
     asked = ["--random", "--no-probe", "--prompt", "12", "--new", "4", "--iters", "1"]
     asked += ["--warmup", "0", "--threads", "1", "--cache", str(tmp_path / "cache")]
-    asked += ["--methods", "transformers-eager,linnet-torch", "--out", str(out)]
+    asked += ["--methods", "transformers-eager,linnet-torch", "--out", str(out), "--imports", "1"]
     assert main([str(card), *asked]) == 0
     found = json.loads((out / "bench.json").read_text())
     assert [row["error"] for row in found["methods"]] == [None, None]
@@ -133,6 +133,8 @@ def test_the_command(card: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert ours["decode_tok_s"] > 0 and ours["peak_memory_mib"] > 0
     values = 96 * 64 + 64 + 2 * (2 * 64 * 64 + 2 * 32 * 64 + 3 * 64 * 96 + 2 * 64)
     caches = 2 * 2 * 2 * 16 * 16
-    assert ours["weights_caches_mib"] == pytest.approx(4 * (values + caches) / 2**20, abs=0.1)
+    assert ours["weights_caches_mib"] == pytest.approx(4 * (values + caches) / 2**20, abs=0.01)
+    imports = found["imports"]
+    assert imports["ratio"] == pytest.approx(imports["linnet_torch_s"] / imports["torch_s"], 0.01)
     assert (out / "bench.svg").read_text().startswith("<svg ")
     assert "linnet-torch" in capsys.readouterr().out
