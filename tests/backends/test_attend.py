@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from linnet.torch import attend
+from linnet.torch import attend, kernels
 
 HEADS, KV, LENGTH, WIDTH = 4, 2, 12, 6
 SINKS = torch.arange(HEADS) - 1.0
@@ -122,6 +122,34 @@ def test_both_ways_give_the_same_and_the_same_gradients(
     waits_for_nothing(monkeypatch)
     for a, b in zip(near, results(), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=2e-5)
+
+
+def test_a_number_given_from_python_is_known_on_every_device(
+    products: list[dict[str, Any]], monkeypatch: Any
+) -> None:
+    """So an entry called with `pos=4` reads what is written there too, and writes a slice."""
+    waits_for_nothing(monkeypatch)
+    q, k, v = drawn(2, 1)
+    at = attend.numbered(torch.tensor(4), 4)
+    found = attend.span_attention(q, k, v, at, 0.5)
+    assert products.pop()["keys"] == 5
+    masked = attend.span_attention(q, k, v, torch.tensor(4), 0.5)
+    assert products.pop()["keys"] == LENGTH
+    torch.testing.assert_close(found, masked, rtol=0, atol=2e-6)
+    cache, other = torch.zeros(2, KV, LENGTH, WIDTH), torch.zeros(2, KV, LENGTH, WIDTH)
+    kernels.write_span_(cache, k[:, :, :3], at)
+    kernels.write_span_(other, k[:, :, :3], torch.tensor(4))
+    assert torch.equal(cache, other) and cache.any()
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_heads_that_share_keys_as_queries_of_one(rows: bool, monkeypatch: Any) -> None:
+    q, k, v = drawn(2, 3)
+    mask = torch.rand(2, 3, LENGTH, generator=torch.Generator().manual_seed(1)) < 0.5
+    mask = mask if rows else mask[0]
+    wanted = attend.attention(q, k, v, 0.5, mask)
+    monkeypatch.setattr("linnet.torch.attend._copies_keys", lambda query: True)
+    torch.testing.assert_close(attend.attention(q, k, v, 0.5, mask), wanted, rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)

@@ -1,7 +1,8 @@
 """Native attention: over what is written of a cache, and with a mask only where one is needed.
 
-A position on a CPU is read as a number. On any other device that would wait for it, and while a
-graph is compiled it would end the graph: there the mask of every position is made.
+A position on a CPU is read as a number. On any other device that would wait for it, so it is known
+there only if it came as a number, and while a graph is compiled reading would end the graph: else
+the mask of every position is made.
 """
 
 from __future__ import annotations
@@ -57,11 +58,15 @@ def attention(
             query, mask = query.masked_fill(blind, 0), mask | blind
         # Not -inf: a row of nothing else must be uniform. It swallows every real score.
         bias = torch.where(mask, 0.0, -1e30).to(query.dtype)
-    if queries == 1 and groups != heads:
+    if groups != heads and (queries == 1 or (bias is not None and _copies_keys(query))):
         # The heads that share keys are as good as queries of one head.
-        query = query.reshape(rows, groups, heads // groups, width)
+        share = heads // groups
+        query = query.reshape(rows, groups, share * queries, width)
+        if bias is not None and queries > 1:
+            bias = bias[..., None, :, :].expand(*bias.shape[:-2], share, *bias.shape[-2:])
+            bias = bias.flatten(-3, -2)
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=scale)
-        return mixed.reshape(rows, heads, 1, width)
+        return mixed.reshape(rows, heads, queries, width)
     return F.scaled_dot_product_attention(
         query,
         key,
@@ -75,6 +80,11 @@ def attention(
 
 def _recorded(*inputs: Tensor) -> bool:
     return torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
+
+
+def _copies_keys(query: Tensor) -> bool:
+    """Whether PyTorch, under a mask, copies the keys for each head that shares them."""
+    return not query.is_cpu
 
 
 def attention_f32(
@@ -320,7 +330,7 @@ def _span(
     how: _Weighing, query: Tensor, key: Tensor, value: Tensor, at: Scalar, window: Scalar | None
 ) -> Tensor:
     count, length = query.shape[2], key.shape[2]
-    start, size = _known(at), _known(window)
+    start, size = known(at), known(window)
     if start is None or (size is None and window is not None):
         return _span_masked(how, query, key, value, at, window)
     if start < 0 or (size is not None and (size < 1 or start + count - size >= length)):
@@ -382,7 +392,7 @@ def _packed(
     segments: Tensor,
     window: Scalar | None,
 ) -> Tensor:
-    size = _known(window)
+    size = known(window)
     runs = _runs(segments) if size is None or size > 0 else None
     if runs is None or (size is None and window is not None):
         at = positions.long()
@@ -500,11 +510,26 @@ def _places(table: Tensor, size: int, places: int) -> Tensor:
 # ---------------------------------------------------------------- positions and masks
 
 
-def _known(x: Scalar | None) -> int | None:
-    """The number, where it can be read without waiting for it."""
+_NUMBER = "linnet_number"
+
+
+def numbered(x: Tensor, number: int) -> Tensor:
+    """The scalar, which nothing writes into, with its number beside it for whoever may not wait."""
+    if not torch.compiler.is_compiling():
+        setattr(x, _NUMBER, number)
+    return x
+
+
+def known(x: Scalar | None) -> int | None:
+    """The number, where it can be had without waiting for it."""
     if not isinstance(x, Tensor):
         return x
-    return int(x) if readable(x) else None
+    if readable(x):
+        return int(x)
+    if torch.compiler.is_compiling():
+        return None
+    number: int | None = getattr(x, _NUMBER, None)
+    return number
 
 
 def readable(x: Tensor) -> bool:

@@ -18,7 +18,7 @@ from linnet.core.ir import Call
 from linnet.diagnostics import PlanError
 from linnet.policy import Policy
 from linnet.torch import native
-from linnet.torch.attend import readable
+from linnet.torch.attend import known, readable
 from linnet.torch.native import ops as native_ops
 from linnet.types import F32, F64, U16, U32, U64
 
@@ -292,8 +292,8 @@ def write_span_(cache: Tensor, value: Tensor, at: Tensor | int) -> None:
     if native.takes(cache, value) and cache.stride(2) == cache.shape[3] and cache.stride(3) == 1:
         native_ops.put_span_(cache, value, at)
         return
-    if readable(cache):
-        start = int(at)
+    start = known(at)
+    if start is not None:
         first, last = max(start, 0), min(start + count, size)
         if first < last:
             cache[:, :, first:last] = value[:, :, first - start : last - start]

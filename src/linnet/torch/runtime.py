@@ -34,6 +34,7 @@ from linnet.inputs import (
 )
 from linnet.loading import load_source
 from linnet.policy import Policy, policy_named
+from linnet.torch.attend import numbered
 from linnet.torch.blocks import Blocks
 from linnet.torch.body import RESERVED
 from linnet.torch.compile import Modes, check_mode, check_placed, mode_named
@@ -659,7 +660,8 @@ class LinnetModule(Training):
             return value
         assert isinstance(param.of, TensorType) and isinstance(param.of.dtype, DType)
         if isinstance(value, (bool, int, float, list, tuple)):
-            return _from_python(where, value, param.of.dtype).to(self.device)
+            made = _from_python(where, value, param.of.dtype).to(self.device)
+            return numbered(made, value) if type(value) is int else made
         try:
             array = as_array(value)
         except (TypeError, ValueError) as error:
