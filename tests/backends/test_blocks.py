@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from linnet.policy import Policy, tolerance
 from linnet.torch import blocks, native
-from linnet.torch.blocks import FORMATS, Blocks
+from linnet.torch.blocks import FORMATS, Blocks, dense
 from linnet.weights.dequantise import dequantise
 
 POLICIES: tuple[Policy, ...] = ("fast", "equivalent")
@@ -118,9 +118,22 @@ def test_rows_are_read_exactly(format: str) -> None:
 
 def test_plain_weights_pass_through() -> None:
     weight, x = torch.randn(4, 6), torch.randn(3, 6)
-    assert torch.equal(blocks.linear(x, weight), x @ weight.T)
+    assert torch.allclose(blocks.linear(x, weight), x @ weight.T, atol=1e-5)
     assert torch.equal(blocks.embedding(torch.tensor([9]), weight), weight[3:])
     assert blocks.dense(weight) is weight
+
+
+@pytest.mark.usefixtures("kernels")
+def test_several_products_of_one_input() -> None:
+    formats = ("Q4_0", "Q6_K", "Q8_0")
+    weights = [drawn(f, 3 + i, 256, i, torch.float32) for i, f in enumerate(formats)]
+    x, shifts = torch.randn(2, 3, 256), [torch.randn(3 + i) for i in range(3)]
+    for run, one in ((blocks.linears, blocks.linear), (blocks.linears_f32, blocks.linear_f32)):
+        for taken, plain in ((weights, weights), ([*weights[:2], dense(weights[2])], weights)):
+            got = run(x, taken, bias=shifts)
+            wanted = [one(x, w, bias=b) for w, b in zip(plain, shifts, strict=True)]
+            assert all(torch.allclose(a, b, rtol=1e-3, atol=1e-2) for a, b in zip(got, wanted))
+        assert torch.equal(run(x, weights)[1], one(x, weights[1]))
 
 
 @pytest.mark.usefixtures("kernels")

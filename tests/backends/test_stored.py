@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,39 @@ def test_the_source_says_what_is_read_in_blocks(source: Path) -> None:
     assert "blocks" not in lt.load(source).generated_source()
 
 
+def test_products_of_one_input_are_one_call(tmp_path: Path) -> None:
+    path = tmp_path / "sides.linnet"
+    path.write_text(
+        """module sides
+use std.nn.linear::{BiasedLinear}
+use std.nn.mlp::{swiglu}
+pub block Sides<H: Dim = 32> {
+    sub q: BiasedLinear<H, 8, f32>
+    sub k: BiasedLinear<H, 4, f32>
+    param gate: Tensor[64, H; f32]
+    param up: Tensor[64, H; f32]
+    param down: Tensor[H, 64; f32]
+    pub entry forward<N: Dim>(x: Tensor[N, H; f32]) -> (Tensor[N, 8; f32], Tensor[N, 4; f32]) {
+        let y = swiglu(x, gate, up, down)
+        return (q.forward(y), k.forward(y))
+    }
+}
+"""
+    )
+    weights = drawn(path)
+    program = load_source(path, weights=weights).program
+    x = np.random.default_rng(2).standard_normal((3, 32)).astype(np.float32)
+    for numerics, run in (("fast", "blocks.linears("), ("equivalent", "blocks.linears_f32(")):
+        module = lt.load(path, weights=weights, storage="q8", numerics=numerics)
+        assert len(stored(module)) == 5
+        text = module.generated_source()
+        assert f"{run}x, (self.gate, self.up))" in text and text.count(run) == 2
+        wanted = evaluate(program, "forward", [x], widened(module, weights))
+        for got, one in zip(module(torch.from_numpy(x)), wanted, strict=True):
+            largest = np.abs(one).max()
+            assert np.abs(got.numpy() - one).max() <= tolerance(numerics, "f32") * largest
+
+
 def test_without_weights_blocks_are_made_of_random_numbers(source: Path) -> None:
     one, two = (lt.load(source, storage="q8", seed=seed) for seed in (0, 1))
     same = lt.load(source, storage="q8", seed=0)
@@ -211,6 +245,20 @@ def test_blocks_do_not_change(source: Path, tmp_path: Path) -> None:
         with pytest.raises(PlanError, match="in blocks of few bits are fixed: load the model with"):
             act()
     assert not module.trains() and not list(tmp_path.glob("*.safetensors"))
+
+
+def test_the_example_of_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = Path(__file__).parents[2] / "docs" / "pytorch.md"
+    section = page.read_text("utf-8").split("## Weights in few bits")[1].split("\n## ")[0]
+    program, code, shown = re.findall(
+        r"```(?:linnet|python [^\n]*|text)\n(.*?)```", section, re.DOTALL
+    )
+    (tmp_path / "scorer.linnet").write_text(program)
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    assert capsys.readouterr().out == shown
 
 
 # ---------------------------------------------------------------- files

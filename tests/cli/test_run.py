@@ -168,6 +168,23 @@ def test_the_context_bounds_what_is_generated(run: Run, original: Path) -> None:
 
 
 @pytest.mark.slow
+def test_weights_in_few_bits_and_what_stays_floats(run: Run, card: Path) -> None:
+    wider = {
+        name: np.concatenate([x, x[:16] if "down" not in name else x[:, :16]], int("down" in name))
+        for name, x in tiny.weights().items()
+        if ".mlp." in name
+    }
+    write_safetensors(card / "model.safetensors", {**tiny.weights(), **wider})
+    manifest = (card / "nest.toml").read_text()
+    (card / "nest.toml").write_text(manifest.replace("Inner = 80", "Inner = 96"))
+    status, out, err = run(card, TEXT, "--dtype", "q8")
+    assert status == 0 and out.split()
+    assert "linnet: storage='q8': these weights stay in floats" in err
+    assert "layers.*.mlp.gate.weight: has rows of 48, which are not whole blocks of 32" in err
+    assert "mlp.down" not in err and "Warning" not in err
+
+
+@pytest.mark.slow
 def test_an_interrupt_stops_cleanly(
     run: Run, original: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,6 +218,8 @@ def test_an_interrupt_stops_cleanly(
         (["--threads", str(10**23)], "4096 at most"),
         (["--dtype", "f23"], "T is a dtype"),
         (["--dtype", "i32"], "T takes a Float dtype, not i32"),
+        (["--dtype", "q4"], "no weight of Model can be kept in blocks"),
+        (["--dtype", "q8", "--numerics", "exact"], "choose 'equivalent' or 'fast'"),
         (["--numerics", "sloppy"], "no numerics policy is called 'sloppy'"),
         (["--weights", "/no/such/file.safetensors"], "/no/such/file.safetensors"),
         (["--std", "/no/such/std"], "/no/such/std"),

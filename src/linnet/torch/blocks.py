@@ -6,13 +6,13 @@ calls `linear` and `embedding` where a weight may be stored in this way; nothing
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from linnet.torch import native
+from linnet.torch import kernels, native
 
 # Elements widened at once where there is no native kernel: 4 MB in f32.
 PIECE = 1 << 20
@@ -62,6 +62,20 @@ def linear_f32(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
     return _linear(x, weight, bias, wide=x.dtype is torch.float32)
 
 
+def linears(
+    x: Tensor, weights: Sequence[Weight], bias: Sequence[Tensor] | None = None
+) -> list[Tensor]:
+    """`linear` with each of the weights, in one call."""
+    return _linears(x, weights, bias, wide=False)
+
+
+def linears_f32(
+    x: Tensor, weights: Sequence[Weight], bias: Sequence[Tensor] | None = None
+) -> list[Tensor]:
+    """`linear_f32` with each of the weights, in one call."""
+    return _linears(x, weights, bias, wide=x.dtype is torch.float32)
+
+
 def embedding(ids: Tensor, table: Weight) -> Tensor:
     """Rows of the table; an id outside it reads the nearest row."""
     ids = ids.clamp(0, table.shape[0] - 1)
@@ -75,39 +89,54 @@ def embedding(ids: Tensor, table: Weight) -> Tensor:
 
 def _linear(x: Tensor, weight: Weight, bias: Tensor | None, *, wide: bool) -> Tensor:
     if not isinstance(weight, Blocks):
-        product = F.linear(x, weight)
-    elif native.takes(x) and weight.data.is_cpu:
-        product = _native(x, weight, wide)
+        return kernels.linear(x, weight, bias)
+    if native.takes(x) and weight.data.is_cpu:
+        (product,) = _native(x, (weight,), wide)
     else:
         product = _product(x, weight)
     return product if bias is None else product + bias
 
 
-def _native(x: Tensor, weight: Blocks, wide: bool) -> Tensor:
-    """The product by a kernel that reads the blocks as they lie."""
-    count, width = weight.shape
+def _linears(
+    x: Tensor, weights: Sequence[Weight], bias: Sequence[Tensor] | None, *, wide: bool
+) -> list[Tensor]:
+    stored = [weight for weight in weights if isinstance(weight, Blocks) and weight.data.is_cpu]
+    if len(stored) < len(weights) or not native.takes(x):
+        shifts: Sequence[Tensor | None] = bias or [None] * len(weights)
+        return [_linear(x, w, b, wide=wide) for w, b in zip(weights, shifts, strict=True)]
+    products = _native(x, stored, wide)
+    return products if bias is None else [y + b for y, b in zip(products, bias, strict=True)]
+
+
+def _native(x: Tensor, weights: Sequence[Blocks], wide: bool) -> list[Tensor]:
+    """The products by a kernel that reads the blocks as they lie."""
     if x.stride(-1) != 1 or not (x.ndim == 2 or x.is_contiguous()):
         x = x.contiguous()
-    rows = x.shape[:-1].numel()
-    out = torch.empty((*x.shape[:-1], count), dtype=x.dtype)
-    data = weight.data
-    native.run(
-        rows * count * width // 4,
-        native.BLOCKS,
-        x.data_ptr(),
-        native.KIND[x.dtype],
-        (x.stride(0) if x.ndim == 2 else width) * x.dtype.itemsize,
-        rows,
-        data.data_ptr(),
-        weight.kind,
-        data.stride(0),
-        count,
-        width,
-        out.data_ptr(),
-        count,
-        wide,
-    )
-    return out
+    shape, dtype = x.shape[:-1], x.dtype
+    rows, width = shape.numel(), x.shape[-1]
+    kind = native.KIND[dtype]
+    step = (x.stride(0) if x.ndim == 2 else width) * dtype.itemsize
+    outs = [torch.empty((*shape, weight.shape[0]), dtype=dtype) for weight in weights]
+    calls = [
+        (
+            x.data_ptr(),
+            kind,
+            step,
+            rows,
+            weight.data.data_ptr(),
+            weight.kind,
+            weight.data.stride(0),
+            weight.shape[0],
+            width,
+            out.data_ptr(),
+            weight.shape[0],
+            wide,
+        )
+        for weight, out in zip(weights, outs, strict=True)
+    ]
+    work = rows * width * sum(weight.shape[0] for weight in weights) // 4
+    native.run_several(work, native.BLOCKS, calls)
+    return outs
 
 
 def _rows(ids: Tensor, table: Blocks) -> Tensor:

@@ -547,8 +547,17 @@ class Scope(Expressions):
         first = group.calls[0]
         kernel = self.module.kernel(first)
         assert kernel is not None
-        sides = {i: Ex(member_path(self.bases[p.base], p)) for i, p in group.sides.items()}
-        text = call(kernel.run, *self._kernel_inputs(first, kernel, sides))
+        blocks = first in self.module.stored.calls  # those lie where they are, each for itself
+        sides = {
+            at: Ex(bundle([self.env[member] for member in group.members_at(at)]))
+            if blocks
+            else Ex(member_path(self.bases[side.base], side))
+            for at, side in group.sides.items()
+        }
+        run = kernel.run
+        if blocks:
+            run = self._run(first, kernel).replace("linear", "linears")
+        text = call(run, *self._kernel_inputs(first, kernel, sides))
         even = len(set(group.sizes)) == 1
         way, sizes = ("chunk", len(group.sizes)) if even else ("split", bundle(group.sizes))
         names: list[str] = []
@@ -561,6 +570,9 @@ class Scope(Expressions):
             names.append(name)
         self.grouped.update(group.calls)
         targets, whole = ", ".join(names), text
+        if blocks:
+            self.lines.add(f"{targets} = {text}")
+            return
         if self.lines.breaks(f"{targets} = {whole.method(way, sizes, -1)}"):
             whole = Ex(self.writer.names.fresh("product"))
             self.lines.add(f"{whole} = {text}")

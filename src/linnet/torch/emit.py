@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from linnet.backends import Kernel, calls_in, choose
@@ -89,6 +89,11 @@ def generate(
     if variant.siblings:
         apart = variant.apart | variant.adapted | stored.entries
         module.siblings = find_siblings(program, module.kernel, apart, RESERVED)
+        if stored.calls:
+            floats = stored.floats(program)
+            blocks = find_siblings(program, module.kernel, floats, RESERVED)
+            groups = {**module.siblings.groups, **blocks.groups}
+            module.siblings = replace(module.siblings, groups=groups)
     functions = {name: module.reserve(program.entries[name], name) for name in chosen}
     written = {name: module.write(function) for name, function in functions.items()}
     body = "\n\n\n".join(module.blocks)

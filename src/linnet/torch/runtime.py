@@ -52,6 +52,7 @@ from linnet.torch.placement import (
     refuse_placed,
 )
 from linnet.torch.saving import origins
+from linnet.torch.siblings import opened
 from linnet.torch.splitting import split
 from linnet.torch.stored import (
     NOTHING,
@@ -169,6 +170,8 @@ def load(
     if on_bound is not None:
         on_bound(bound)
     present = [one.slot.path for one in bound]
+    if storage is not None:
+        program = opened(program)
     kernel = partial(native_kernel, policy=policy, checked=checked)
     stored = plan_storage(program, storage, bound, policy, kernel)
     placement = planned(

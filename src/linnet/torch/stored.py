@@ -86,6 +86,13 @@ class Stored:
     entries: frozenset[str] = frozenset()
     calls: Mapping[Node, Met] = field(default_factory=dict[Node, Met])
 
+    def floats(self, program: Program) -> frozenset[str]:
+        """The matrices of a program that are not in blocks."""
+        entries = program.manifest.entries
+        return frozenset(
+            e.path for e in entries if len(e.type.shape) > 1 and e.path not in self.entries
+        )
+
 
 NOTHING = Stored()
 

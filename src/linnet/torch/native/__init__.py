@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -122,6 +122,18 @@ def replayed(run: Callable[[], Any]) -> tuple[Any, Callable[[], None] | None]:
             step()
 
     return results, replay
+
+
+def run_several(work: int, op: int, calls: Sequence[Sequence[int]]) -> None:
+    """The op has run with each of these arguments, one after another; `work` is that of all."""
+    records = [_pack[len(arguments)](op, len(arguments), *arguments) for arguments in calls]
+    together = b"".join(records)
+    entry: Any = _entry()
+    entry(together, len(together) // 8, work < _ALONE)
+    tape = LOCAL.tape
+    if tape is not None and tape.whole:
+        for record in records:
+            tape.add(record, work < _ALONE)
 
 
 @cache
