@@ -428,3 +428,93 @@ def test_a_copy_has_graphs_of_its_own(small: Path, recorder: Recorder) -> None:
     copied(x)
     assert copied.layers[0].seen.item() == 5 and captured.layers[0].seen.item() == 3
     assert recorder.counts == (2, 2, 1)
+
+
+# ---------------------------------------------------------------- torch.compile
+
+
+class Counter:
+    """A backend of torch.compile that counts what it is given, and runs it as it is."""
+
+    def __init__(self) -> None:
+        self.graphs = 0
+
+    def __call__(self, graph: Any, inputs: Any) -> Any:
+        self.graphs += 1
+        return graph.forward
+
+
+@pytest.fixture
+def counter(monkeypatch: pytest.MonkeyPatch) -> Counter:
+    found = Counter()
+    monkeypatch.setattr(modes, "BACKEND", found)
+    return found
+
+
+@pytest.mark.slow
+def test_a_kind_of_block_compiles_once_for_any_depth_and_few_sizes(
+    counter: Counter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._dynamo import config
+    from torch._dynamo.utils import counters
+
+    limit = config.recompile_limit
+    counts: list[list[int]] = []
+    for layers in (2, 5):
+        counter.graphs = 0
+        counts.append([])
+        generics = {**SIZES, "Layers": layers}
+        entries = ["prefill", "decode", "generate"]
+        model = lt.load(FAMILY, generics=generics, entries=entries, compile=True)
+        counters.clear()
+        for length in (5, 7, 1, 2, 19, 64) if layers == 2 else (5, 1):
+            given = [tokens(2, length), 0]
+            found = model.run_entry("prefill", given)
+            want = model.run_entry("prefill", given, compile=False)
+            torch.testing.assert_close(found, want, rtol=1e-4, atol=1e-5)
+            counts[-1].append(counter.graphs)
+        for steps in (2, 3):
+            given = [tokens(2, 1), torch.tensor(4, dtype=torch.int32)]
+            found = model.run_entry("generate", given, {"Steps": steps})
+            assert torch.equal(found, model.run_entry("generate", given, {"Steps": steps}, False))
+            counts[-1].append(counter.graphs)
+        assert not counters["graph_break"]
+    # Around the layers, a layer, and the head: for one position, and for any other number.
+    first, two, *rest = counts[0]
+    assert (first, two, rest[:4]) == (3, 3, [6] * 4)
+    # A step of `generate`, of which the sizes are those of one position, adds at most its own.
+    assert counts[1] == [3, 6, *counts[0][-2:]] and counts[0][-1] <= 9
+    assert config.recompile_limit == limit
+
+
+@pytest.mark.slow
+def test_too_many_variants_are_an_error_and_nothing_falls_back(
+    small: Path, counter: Counter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(modes, "VARIANTS", 1)
+    model = lt.load(small, compile=True)
+    plain = lt.load(small)
+    x = torch.randn(2, 3, 4)
+    same(plain, model, x)
+    with pytest.raises(PlanError, match=r"torch\.compile failed for forward: .*recompile_limit"):
+        model(torch.randn(1, 3, 4))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")  # its own
+def test_inductor_gives_the_same_values_and_gradients(small: Path) -> None:
+    plain, compiled = lt.load(small), lt.load(small, compile=True, trainable=True)
+    x = torch.randn(2, 3, 4)
+    with torch.no_grad():
+        for _ in range(2):
+            same(plain, compiled, x)
+    compiled.layers[0].up.weight.data.add_(1)
+    compiled._put("layers.1.seen", torch.tensor(5, dtype=torch.int32))
+    gradients = []
+    for way in (False, True):
+        compiled.zero_grad()
+        compiled.reset_state()
+        compiled.run_entry("forward", [x], compile=way).square().sum().backward()
+        gradients.append([p.grad.clone() for p in compiled.parameters()])
+    for a, b in zip(*gradients, strict=True):
+        torch.testing.assert_close(a, b)
