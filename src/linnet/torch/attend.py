@@ -290,12 +290,14 @@ def _in_c(
     sinks: Tensor | None,
 ) -> Tensor | None:
     """What the C kernel gives, which reads what each query sees and no more, if it takes this."""
+    # Asked first: while a graph is compiled, what is asked of a size makes the graph its own.
+    if not native.takes(query, key, value, *(() if sinks is None else (sinks,))):
+        return None
     if query.shape[2] > _FEW or not isinstance(scale, float):
         return None
     if window is not None and (not isinstance(window, int) or window < 1):
         return None
-    tensors = query, key, value, *(() if sinks is None else (sinks,))
-    if not native.takes(*tensors) or not native_ops.attends(query, key):
+    if not native_ops.attends(query, key):
         return None
     return native_ops.attend(query, key, value, scale, at, window, sinks)
 
