@@ -346,3 +346,30 @@ def test_bytes_are_used_as_they_lie_in_the_file(tmp_path: Path) -> None:
     assert rows.numpy().tobytes() not in path.read_bytes()
     data[0, 0] += 1  # a copy of the page, not the file
     assert data.numpy().tobytes() not in path.read_bytes()
+
+
+@pytest.mark.slow
+def test_the_demo_in_its_files_four_bits() -> None:
+    from linnet.nest.load import load
+
+    generics: dict[str, int | str] = {"MaxSeq": 32, "Batch": 1, "T": "f32"}
+    entries = ["prefill", "decode"]
+    name = "smollm2-135m-instruct"
+    few, floats = (
+        load(name, generics=generics, cast_dtype=True, entries=entries, storage=storage)
+        for storage in ("q4", None)
+    )
+    held = {id(m): m for m in few.modules() if isinstance(m, Blocks)}.values()
+    assert sum(m.data.nbytes for m in held) < 100e6
+    assert {m.format for m in held} == {"Q4_1", "Q8_0"}  # the file's own
+    prompt = torch.arange(100, 112, dtype=torch.int32)[None]
+    got, wanted = few.prefill(prompt, 0), floats.prefill(prompt, 0)
+    for position in range(12, 20):
+        difference = (got - wanted).abs().max()
+        assert difference <= 1e-3 * wanted.abs().max()
+        first, second = wanted.topk(2).values[0]
+        token = wanted.argmax(-1)
+        # Tokens that are told apart by more than the difference are the same.
+        assert first - second <= 2 * difference or got.argmax(-1) == token
+        step = token.int()[:, None]
+        got, wanted = few.decode(step, position), floats.decode(step, position)
