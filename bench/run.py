@@ -28,6 +28,7 @@ from bench.traffic import sizes_of
 from bench.turns import Start, project, take_turns
 from linnet.diagnostics import LinnetError
 from linnet.nest.card import Card
+from linnet.nest.fetch import fetch_weights
 from linnet.nest.resolve import resolve
 
 
@@ -216,6 +217,9 @@ def _options(one: Method, prepared: Prepared) -> dict[str, Any]:
     options["card"] = str(prepared.card.directory)
     if one.storage not in FLOATS:
         options["storage"] = one.storage
+    if one.storage == "q4" and prepared.own_gguf is not None:
+        bindings = fetch_weights(prepared.card).bindings or prepared.card.bindings_path
+        options["bindings"] = None if bindings is None else str(bindings)
     return options
 
 

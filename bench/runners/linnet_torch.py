@@ -32,11 +32,8 @@ class Entries:
 
         self._torch, self._job = torch, job
         self.notes: list[str] = []
-        options: dict[str, Any] = {}
-        if job.options.get("compile"):
-            options["compile"] = job.options["compile"]
-        if job.options.get("storage"):
-            options["storage"] = job.options["storage"]
+        asked = ("compile", "storage", "bindings")
+        options = {name: job.options[name] for name in asked if job.options.get(name) is not None}
         self._model = load_card(
             job.options["card"],
             generics={"T": job.dtype, "MaxSeq": job.positions, "Batch": job.batch},
