@@ -17,6 +17,9 @@
 
 // ---------------------------------------------------------------- few rows: read w once
 
+// The rows are short: the processor would look for the next ones too late.
+INLINE void ahead(const char *next, long ldw, long at) { __builtin_prefetch(next + 4 * ldw + at); }
+
 // `count` rows of w from n, times `rows` rows of x.
 INLINE void dots(int kind, int count, int rows, const float *x, long ldx, const char *w, long ldw,
                  long k, float *out) {
@@ -24,7 +27,10 @@ INLINE void dots(int kind, int count, int rows, const float *x, long ldx, const 
     long i = 0;
     for (; i + VW <= k; i += VW) {
         vf part[4];
-        for (int c = 0; c < count; c++) part[c] = load(kind, w + c * ldw, i);
+        for (int c = 0; c < count; c++) {
+            part[c] = load(kind, w + c * ldw, i);
+            ahead(w + (c + count) * ldw, ldw, i * size_of(kind));
+        }
         for (int r = 0; r < rows; r++) {
             vf own = load(F32, x + r * ldx, i);
             for (int c = 0; c < count; c++) sums[r * count + c] += own * part[c];
@@ -38,6 +44,43 @@ INLINE void dots(int kind, int count, int rows, const float *x, long ldx, const 
         }
 }
 
+typedef uint32_t vu_at __attribute__((vector_size(4 * VW), aligned(2), may_alias));
+
+// `dots` for bf16: a vector of pairs is two vectors of f32, the even elements and the odd ones. So
+// lies x too: of each 2 * VW elements the even ones first (`apart`).
+INLINE void dots_bf16(int count, int rows, const float *x, long ldx, const char *w, long ldw, long k,
+                      float *out) {
+    vf sums[16] = {0}, others[16] = {0};  // two, so that one sum need not wait for the other
+    long i = 0;
+    for (; i + 2 * VW <= k; i += 2 * VW) {
+        vf even[4], odd[4];
+        for (int c = 0; c < count; c++) {
+            vu pairs = *(const vu_at *)(w + c * ldw + 2 * i);
+            ahead(w + (c + count) * ldw, ldw, 2 * i);
+            even[c] = (vf)(pairs << 16), odd[c] = (vf)(pairs & 0xffff0000u);
+        }
+        for (int r = 0; r < rows; r++) {
+            vf left = load(F32, x + r * ldx, i), right = load(F32, x + r * ldx, i + VW);
+            for (int c = 0; c < count; c++) {
+                sums[r * count + c] += left * even[c];
+                others[r * count + c] += right * odd[c];
+            }
+        }
+    }
+    for (int r = 0; r < rows; r++)
+        for (int c = 0; c < count; c++) {
+            float total = sum_of(sums[r * count + c] + others[r * count + c]);
+            for (long j = i; j < k; j++) total += x[r * ldx + j] * get(BF16, w + c * ldw, j);
+            out[r * 4 + c] = total;
+        }
+}
+
+INLINE void some_dots(int kind, int count, int rows, const float *x, long ldx, const char *w, long ldw,
+                      long k, float *out) {
+    if (kind == BF16) dots_bf16(count, rows, x, ldx, w, ldw, k, out);
+    else dots(kind, count, rows, x, ldx, w, ldw, k, out);
+}
+
 INLINE void few_rows(int kind, const float *x, long ldx, long m, const char *w, long ldw, long k,
                      long from, long to, int out_kind, void *out, long ldo) {
     for (long n = from; n < to; n += 4) {
@@ -49,8 +92,8 @@ INLINE void few_rows(int kind, const float *x, long ldx, long m, const char *w, 
             const char *at = w + n * ldw;
 #define CASE(R) \
     case R: \
-        if (count == 4) dots(kind, 4, R, own, ldx, at, ldw, k, sums); \
-        else for (int c = 0; c < count; c++) dots(kind, 1, R, own, ldx, at + c * ldw, ldw, k, one[c]); \
+        if (count == 4) some_dots(kind, 4, R, own, ldx, at, ldw, k, sums); \
+        else for (int c = 0; c < count; c++) some_dots(kind, 1, R, own, ldx, at + c * ldw, ldw, k, one[c]); \
         break;
             float one[4][16];
             switch (rows) { CASE(1) CASE(2) CASE(3) CASE(4) }
@@ -231,6 +274,23 @@ const float *wide_rows(int kind, const char *x, long ldx, long m, long k, long *
     return out;
 }
 
+// m rows of x in f32, each pair of vectors taken apart as `dots_bf16` reads them.
+static const float *apart(int kind, const char *x, long ldx, long m, long k) {
+    float *out = scratch(&kept_x, &held_x, 4 * m * k);
+    for (long r = 0; r < m; r++) {
+        const char *row = x + r * ldx;
+        float *to = out + r * k;
+        long i = 0;
+        for (; i + 2 * VW <= k; i += 2 * VW)
+            for (int j = 0; j < VW; j++) {
+                to[i + j] = get(kind, row, i + 2 * j);
+                to[i + VW + j] = get(kind, row, i + 2 * j + 1);
+            }
+        for (; i < k; i++) to[i] = get(kind, row, i);
+    }
+    return out;
+}
+
 // x, its kind, row stride in bytes, m; w, its kind, row stride in bytes, n, k; out, row stride in
 // elements (its kind is x's).
 void op_linear(const int64_t *a, int t, int threads) {
@@ -245,10 +305,16 @@ void op_linear(const int64_t *a, int t, int threads) {
         return;
     }
     long ld;
+    if (w_kind == BF16) {
+        const float *halves = kind == BF16 ? apart(BF16, x, ldx, m, k)
+                              : kind == F32 ? apart(F32, x, ldx, m, k)
+                                            : apart(F16, x, ldx, m, k);
+        few_rows(BF16, halves, k, m, w, ldw, k, from, to, kind, out, ldo);
+        return;
+    }
     const float *wide = wide_rows(kind, x, ldx, m, k, &ld);
     switch (w_kind) {
         case F32: few_rows(F32, wide, ld, m, w, ldw, k, from, to, kind, out, ldo); break;
-        case BF16: few_rows(BF16, wide, ld, m, w, ldw, k, from, to, kind, out, ldo); break;
         default: few_rows(F16, wide, ld, m, w, ldw, k, from, to, kind, out, ldo);
     }
 }
