@@ -30,7 +30,8 @@ def compare(f, data, special, limits):  # type: ignore[no-untyped-def]
     assume(all(demand.goal.holds(sizes) for demand in demands(f)))
     inputs = [data.draw(arrays(p.of, sizes, special)) for p in f.params]
     made = LinnetModule(program(f), "exact", CPU)
-    run, entry = made._code.entry("f")
+    entry = made._code.entries["f"]
+    run = made._code.space[entry.function]
     tensors = [_tensor_of(np.asarray(x)) for x in inputs]
     named = {python: sizes[dim] for dim, python in entry.dims.items()}
     found = flat(run(*tensors, **named))

@@ -39,6 +39,7 @@ BLOCKS, BLOCK_ROWS = range(9, 11)
 
 # Waking other threads takes as long as this much work.
 _ALONE = 1 << 16
+_LITTLE = 1 << 32  # in a record's count, as in run.c
 
 _pack: dict[int, Callable[..., bytes]] = {n: struct.Struct(f"={n + 2}q").pack for n in range(40)}
 
@@ -89,13 +90,13 @@ def has_matrix_units(dtype: torch.dtype) -> bool:
 
 def run(work: int, op: int, *arguments: int) -> None:
     """The op has run; `work` is about how many numbers it reads or multiplies."""
-    count = len(arguments)
+    count, little = len(arguments), work < _ALONE
     entry: Any = _entry()
-    record = _pack[count](op, count, *arguments)
-    entry(record, count + 2, work < _ALONE)
+    record = _pack[count](op, count | _LITTLE if little else count, *arguments)
+    entry(record, count + 2, little)
     tape = LOCAL.tape
     if tape is not None and tape.whole:
-        tape.add(record, work < _ALONE)
+        tape.add(record, little)
 
 
 def replayed(run: Callable[[], Any]) -> tuple[Any, Callable[[], None] | None]:
@@ -126,14 +127,16 @@ def replayed(run: Callable[[], Any]) -> tuple[Any, Callable[[], None] | None]:
 
 def run_several(work: int, op: int, calls: Sequence[Sequence[int]]) -> None:
     """The op has run with each of these arguments, one after another; `work` is that of all."""
-    records = [_pack[len(arguments)](op, len(arguments), *arguments) for arguments in calls]
+    little, entry = work < _ALONE, _entry()
+    mark = _LITTLE if little else 0
+    records = [_pack[len(a)](op, len(a) | mark, *a) for a in calls]
     together = b"".join(records)
-    entry: Any = _entry()
-    entry(together, len(together) // 8, work < _ALONE)
+    assert entry is not None
+    entry(together, len(together) // 8, little)
     tape = LOCAL.tape
     if tape is not None and tape.whole:
         for record in records:
-            tape.add(record, work < _ALONE)
+            tape.add(record, little)
 
 
 @cache

@@ -280,6 +280,8 @@ INLINE void few_units(int format, int wide, const void *x, long ldx, const float
     for (long n = from; n < to; n += 4) {
         int count = to - n < 4 ? to - n : 4;
         const uint8_t *at = (const uint8_t *)w + n * ldw;
+        // The rows are short: the processor would look for the next ones too late.
+        for (long b = 0; b < 4 * ldw; b += 64) __builtin_prefetch(at + 12 * ldw + b);
         for (long r = 0; r < m; r += 4) {
             int rows = m - r < 4 ? m - r : 4;
             float sums[16];

@@ -10,17 +10,27 @@ static Op *const OPS[] = {
 
 long linnet_count(void) { return sizeof OPS / sizeof *OPS; }
 
+// A record is little work where its count has this bit: one thread does it while the others wait.
+#define LITTLE ((int64_t)1 << 32)
+
 static void run_all(const int64_t *records, long words, int t, int threads) {
-    for (long at = 0; at < words; at += 2 + records[at + 1]) {
-        if (at && threads > 1) {
+    int little = 1;
+    for (long at = 0; at < words;) {
+        const int64_t *record = records + at;
+        int own = (record[1] & LITTLE) != 0;
+        // One thread's work follows its own without a word to the others.
+        if (at && threads > 1 && !(own && little)) {
 #pragma omp barrier
         }
-        OPS[records[at]](records + at + 2, t, threads);
+        if (!own) OPS[record[0]](record + 2, t, threads);
+        else if (t == 0) OPS[record[0]](record + 2, 0, 1);
+        little = own;
+        at += 2 + (record[1] & (LITTLE - 1));
     }
 }
 
-// Records of [op, number of arguments, arguments ...], one after another, a barrier after each; by
-// one thread where `alone`, since waking others takes longer than little work.
+// Records of [op, number of arguments, arguments ...], one after another, by one thread where
+// `alone`: waking others takes longer than little work.
 void linnet_run(const int64_t *records, long words, int alone) {
     if (alone) {
         run_all(records, words, 0, 1);
