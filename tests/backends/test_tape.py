@@ -79,6 +79,16 @@ def test_what_is_replaced_is_read(pair: tuple[lt.LinnetModule, lt.LinnetModule])
                 assert torch.equal(got, want)
 
 
+def test_sums_run_in_c() -> None:
+    for dtype in native.KIND:
+        x, y = torch.randn(3, 37).to(dtype), torch.randn(3, 37).to(dtype)
+        found, again = native.replayed(lambda x=x, y=y: x + y)
+        assert again is not None
+        x.copy_(torch.randn(3, 37))
+        again()
+        assert torch.equal(found, x + y)
+
+
 def test_ops_between_kernels_run_again() -> None:
     x, weight, total = torch.randn(1, 32), torch.randn(70, 32), torch.zeros(70)
 

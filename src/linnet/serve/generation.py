@@ -25,7 +25,8 @@ class Generator:
         self.seen: list[int] = []
         # Steps are all alike, so recording one pays; what is streamed from elsewhere cannot be.
         placement = getattr(model, "placement", None)
-        self.mode = "reduce-overhead" if placement is None or placement.trivial else None
+        steady = placement is not None and placement.trivial
+        self.options = {"compile": "reduce-overhead"} if steady else {}
 
     def prefill(self, ids: Sequence[int]) -> torch.Tensor:
         """The logits [Vocab] after the ids; only those after the ones already seen are computed."""
@@ -42,7 +43,7 @@ class Generator:
         new = torch.tensor([[token]], dtype=torch.int32)
         with torch.inference_mode():
             logits: torch.Tensor = self.model.run_entry(
-                "decode", [new, len(self.seen)], compile=self.mode
+                "decode", [new, len(self.seen)], **self.options
             )
         self.seen.append(token)
         return logits[0]

@@ -90,13 +90,23 @@ def has_matrix_units(dtype: torch.dtype) -> bool:
 
 def run(work: int, op: int, *arguments: int) -> None:
     """The op has run; `work` is about how many numbers it reads or multiplies."""
-    count, little = len(arguments), work < _ALONE
     entry: Any = _entry()
-    record = _pack[count](op, count | _LITTLE if little else count, *arguments)
-    entry(record, count + 2, little)
+    record, little = _record(work, op, arguments)
+    entry(record, len(arguments) + 2, little)
     tape = LOCAL.tape
     if tape is not None and tape.whole:
         tape.add(record, little)
+
+
+def _record(work: int, op: int, arguments: Sequence[int]) -> tuple[bytes, bool]:
+    """What the library is given, and whether it is little work."""
+    count, little = len(arguments), work < _ALONE
+    return _pack[count](op, count | _LITTLE if little else count, *arguments), little
+
+
+def _sum_record(x: Tensor, y: Tensor, out: Tensor) -> tuple[bytes, bool]:
+    arguments = (x.data_ptr(), y.data_ptr(), out.data_ptr(), KIND[x.dtype], x.numel())
+    return _record(x.numel(), ADD, arguments)
 
 
 def replayed(run: Callable[[], Any]) -> tuple[Any, Callable[[], None] | None]:
@@ -104,7 +114,7 @@ def replayed(run: Callable[[], Any]) -> tuple[Any, Callable[[], None] | None]:
 
     None where it cannot be recorded: it reads numbers to decide by, or leaves much behind.
     """
-    results, tape = record(run)
+    results, tape = record(run, _sum_record)
     if not tape.whole:
         return results, None
     entry: Any = _entry()
@@ -127,15 +137,13 @@ def replayed(run: Callable[[], Any]) -> tuple[Any, Callable[[], None] | None]:
 
 def run_several(work: int, op: int, calls: Sequence[Sequence[int]]) -> None:
     """The op has run with each of these arguments, one after another; `work` is that of all."""
-    little, entry = work < _ALONE, _entry()
-    mark = _LITTLE if little else 0
-    records = [_pack[len(a)](op, len(a) | mark, *a) for a in calls]
-    together = b"".join(records)
-    assert entry is not None
-    entry(together, len(together) // 8, little)
+    entry: Any = _entry()
+    records = [_record(work, op, arguments) for arguments in calls]
+    together = b"".join(record for record, _ in records)
+    entry(together, len(together) // 8, work < _ALONE)
     tape = LOCAL.tape
     if tape is not None and tape.whole:
-        for record in records:
+        for record, little in records:
             tape.add(record, little)
 
 

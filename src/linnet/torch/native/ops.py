@@ -126,14 +126,6 @@ def _row_step(x: Tensor) -> int:
     return x.stride(-2) if x.ndim > 1 else 0
 
 
-def add(x: Tensor, y: Tensor) -> Tensor:
-    """The sum of two tensors of one shape."""
-    x, y = x.contiguous(), y.contiguous()
-    out = torch.empty_like(x)
-    run(x.numel(), native.ADD, x.data_ptr(), y.data_ptr(), out.data_ptr(), KIND[x.dtype], x.numel())
-    return out
-
-
 def attends(query: Tensor, key: Tensor) -> bool:
     """Whether `attend` can take queries and keys of these shapes."""
     width = query.shape[3]

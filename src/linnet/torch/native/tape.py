@@ -74,9 +74,10 @@ def reads() -> None:
 class _Ops(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes what PyTorch's ops do while it is on."""
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: Tape, sum_record: Callable[..., tuple[bytes, bool]]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.tape = tape
+        self.sum_record = sum_record
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -93,7 +94,9 @@ class _Ops(TorchDispatchMode):  # type: ignore[no-untyped-call]
         tape.hold(*(results if several else (results,)))
         if not tape.whole or func.is_view or func.overloadpacket in _EMPTY:
             return results
-        if func._schema.is_mutable:
+        if _is_sum(func, args, named):
+            tape.add(*self.sum_record(*args, results))
+        elif func._schema.is_mutable:
             tape.parts.append(lambda: func(*args, **named))
         else:
             tape.parts.append(_again(func, args, named, results))
@@ -107,6 +110,23 @@ _EMPTY = {
     torch.ops.aten.new_empty,
     torch.ops.aten.new_empty_strided,
 }
+
+
+def _is_sum(func: Any, args: Any, named: dict[str, Any]) -> bool:
+    """A plain sum of two tensors alike, which a kernel does without a call of Python between."""
+    if func is not torch.ops.aten.add.Tensor or named or len(args) != 2:
+        return False
+    x, y = args
+    return (
+        isinstance(y, Tensor)
+        and x.is_cpu
+        and y.is_cpu
+        and x.dtype is y.dtype
+        and x.dtype in (torch.float32, torch.bfloat16, torch.float16)
+        and x.shape == y.shape
+        and x.is_contiguous()
+        and y.is_contiguous()
+    )
 
 
 def _again(func: Any, args: Any, named: dict[str, Any], results: Any) -> Callable[[], None]:
@@ -124,12 +144,17 @@ def _again(func: Any, args: Any, named: dict[str, Any], results: Any) -> Callabl
     return run
 
 
-def record(run: Callable[[], Any]) -> tuple[Any, Tape]:
-    """The results of the run, which took place once, and what it did."""
+def record(
+    run: Callable[[], Any], sum_record: Callable[..., tuple[bytes, bool]]
+) -> tuple[Any, Tape]:
+    """The results of the run, which took place once, and what it did.
+
+    `sum_record` gives the kernel's record for a sum of two tensors into a third.
+    """
     tape = Tape()
     before, LOCAL.tape = LOCAL.tape, tape
     try:
-        with _Ops(tape):
+        with _Ops(tape, sum_record):
             return run(), tape
     finally:
         LOCAL.tape = before
