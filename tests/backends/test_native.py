@@ -138,6 +138,21 @@ def test_attention_over_what_is_written(
         )
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("queries", [1, 5, 48, 61, 130])
+def test_attention_of_a_prompt(dtype: torch.dtype, queries: int) -> None:
+    for heads, groups, width in ((4, 4, 16), (6, 2, 40), (2, 1, 7)):
+        query = drawn(2, queries, heads * width, dtype=dtype)
+        query = query.reshape(2, queries, heads, width).transpose(1, 2)
+        key, value = (drawn(2, groups, queries + 60, width, dtype=dtype) for _ in "kv")
+        for at in (0, 7, 60):
+            for window in (None, 1, 20, 300):
+                sinks = drawn(heads, dtype=dtype) if window == 20 else None
+                found = ops.attend_prompt(query, key, value, 0.125, at, window, sinks)
+                position = torch.tensor(at)
+                close(found, attended(query, key, value, position, window or 0, sinks), dtype)
+
+
 def test_what_a_kernel_does_not_take() -> None:
     x, weight = drawn(2, 8), drawn(3, 8)
     assert native.takes(x, weight)
@@ -158,6 +173,9 @@ def test_the_team_does_not_matter(threads: None) -> None:
     at = torch.tensor(997, dtype=torch.int32)
     found = ops.attend(query, key, key, 0.125, at)
     close(found, attended(query, key, key, at, 0, None), torch.float32)
+    query = drawn(1, 4, 300, 64)
+    found = ops.attend_prompt(query, key, key, 0.125, 100)
+    close(found, attended(query, key, key, torch.tensor(100), 0, None), torch.float32)
 
 
 @pytest.mark.slow

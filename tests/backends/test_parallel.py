@@ -87,7 +87,9 @@ def test_a_shard_holds_its_part(source: Source, tmp_path: Path, rank: int, store
         again = {name: -value for name, value in whole.items()}
         linnet.torch.bind_weights(model, again)
         assert torch.equal(model.up.weight, again["up.weight"][3 * rank : 3 * rank + 3])
-        with pytest.raises(PlanError, match=r"the model is split by tensor_parallel, and an adapter is not"):
+        with pytest.raises(
+            PlanError, match=r"the model is split by tensor_parallel, and an adapter is not"
+        ):
             model.add_lora("up.weight")
         model.copy_weights(whole)
         assert torch.equal(model.down.weight, whole["down.weight"][:, 3 * rank : 3 * rank + 3])

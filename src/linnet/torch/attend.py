@@ -337,6 +337,9 @@ def _span(
         return _span_masked(how, query, key, value, at, window)
     if start < 0 or (size is not None and (size < 1 or start + count - size >= length)):
         return _span_masked(how, query, key, value, start, size)  # some query sees nothing
+    mixed = _prompt_in_c(how, query, key, value, start, size)
+    if mixed is not None:
+        return mixed
     long = size is not None and count > 2 * max(size, _BLOCK)
     if size is not None and long and not torch.compiler.is_compiling():
         blocks = torch.split(query, max(size, _BLOCK), 2)
@@ -351,6 +354,21 @@ def _span(
     if start == first and last - first == count and (size is None or size >= count):
         return how.causal(query, key, value)
     return _span_masked(how, query, key, value, start - first, size)
+
+
+def _prompt_in_c(
+    how: _Weighing, query: Tensor, key: Tensor, value: Tensor, start: int, size: int | None
+) -> Tensor | None:
+    """What the C kernel for many queries gives, if it takes this: each of them sees a key."""
+    sinks = () if how.sinks is None else (how.sinks,)
+    if not native.takes(query, key, value, *sinks) or native.has_matrix_units(query.dtype):
+        return None
+    count, length = query.shape[2], key.shape[2]
+    if count <= _FEW or start + count > length or not isinstance(how.scale, float):
+        return None
+    if not query.numel():
+        return None
+    return native_ops.attend_prompt(query, key, value, how.scale, start, size, how.sinks)
 
 
 # A prompt longer than two windows, or two of these, goes block by block: a query's keys are near.

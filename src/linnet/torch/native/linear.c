@@ -3,8 +3,6 @@
 
 #include "ops.h"
 
-#define PANEL 16  // rows of the weight side by side
-#define TILE 6    // rows of x at once
 #ifndef DEPTH
 #define DEPTH 512
 #endif
@@ -109,7 +107,7 @@ INLINE void few_rows(int kind, const float *x, long ldx, long m, const char *w, 
 typedef float v8_at __attribute__((vector_size(32), aligned(4), may_alias));
 
 // Eight rows of `in` become eight columns of `out`, whose rows are PANEL wide.
-INLINE void turn(const float *in, long ld, float *out) {
+static void turn(const float *in, long ld, float *out) {
     v8 a[8], b[8];
     for (int i = 0; i < 8; i++) a[i] = *(const v8_at *)(in + i * ld);
     for (int i = 0; i < 8; i += 2) {
@@ -161,7 +159,7 @@ INLINE void tile(int rows, const float *x, const float *panel, long depth, float
         for (int p = 0; p < PARTS; p++) store(F32, c + r * ldc, p * VW, sums[r][p]);
 }
 
-static void tiles(int rows, const float *x, const float *panel, long depth, float *c, long ldc,
+void tiles(int rows, const float *x, const float *panel, long depth, float *c, long ldc,
                   int first) {
     switch (rows) {
         case 1: tile(1, x, panel, depth, c, ldc, first); break;
@@ -192,6 +190,8 @@ static __thread size_t held;
 
 void many_rows(int x_kind, const char *x, long ldx, long m, Unpack *unpack, const char *w, long ldw,
                long k, long from, long to, int out_kind, void *out, long ldo) {
+    // Parts of equal depth: a short last one would cost as much as a long one.
+    long parts = (k + DEPTH - 1) / DEPTH, deep = ((k + parts - 1) / parts + 31) / 32 * 32;
     long columns = to - from < COLUMNS ? (to - from + PANEL - 1) / PANEL * PANEL : COLUMNS;
     long height = (m < ROWS ? m + TILE : ROWS);
     float *panels = scratch(&kept, &held,
@@ -200,16 +200,19 @@ void many_rows(int x_kind, const char *x, long ldx, long m, Unpack *unpack, cons
     float *rows = sums + height * columns;
     for (long n0 = from; n0 < to; n0 += columns) {
         long n1 = n0 + columns < to ? n0 + columns : to;
-        for (long k0 = 0; k0 < k; k0 += DEPTH) {
-            long k1 = k0 + DEPTH < k ? k0 + DEPTH : k;
+        int straight = out_kind == F32 && (n1 - n0) % PANEL == 0;
+        for (long k0 = 0; k0 < k; k0 += deep) {
+            long k1 = k0 + deep < k ? k0 + deep : k;
             for (long n = n0; n < n1; n += PANEL)
                 pack_panel(unpack, w, ldw, n, n1, k0, k1, rows,
                            panels + k0 * columns + (n - n0) * (k1 - k0));
         }
         for (long m0 = 0; m0 < m; m0 += ROWS) {
             long m1 = m0 + ROWS < m ? m0 + ROWS : m;
-            for (long k0 = 0; k0 < k; k0 += DEPTH) {
-                long k1 = k0 + DEPTH < k ? k0 + DEPTH : k, depth = k1 - k0;
+            float *c = straight ? (float *)out + m0 * ldo + n0 : sums;
+            long ldc = straight ? ldo : columns;
+            for (long k0 = 0; k0 < k; k0 += deep) {
+                long k1 = k0 + deep < k ? k0 + deep : k, depth = k1 - k0;
                 switch (x_kind) {
                     case F32: pack_rows(F32, x, ldx, m0, m1, k0, k1, strips); break;
                     case BF16: pack_rows(BF16, x, ldx, m0, m1, k0, k1, strips); break;
@@ -219,8 +222,9 @@ void many_rows(int x_kind, const char *x, long ldx, long m, Unpack *unpack, cons
                     for (long r = m0; r < m1; r += TILE)
                         tiles(m1 - r < TILE ? m1 - r : TILE, strips + (r - m0) * depth,
                               panels + k0 * columns + (n - n0) * depth, depth,
-                              sums + (r - m0) * columns + (n - n0), columns, k0 == 0);
+                              c + (r - m0) * ldc + (n - n0), ldc, k0 == 0);
             }
+            if (straight) continue;
             for (long r = m0; r < m1; r++) {
                 const float *line = sums + (r - m0) * columns;
                 long n = n0;

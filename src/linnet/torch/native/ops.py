@@ -223,3 +223,40 @@ def rows_of(table: Tensor, ids: Tensor) -> Tensor:
         width,
     )
     return out
+
+
+def attend_prompt(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    at: int,
+    window: int | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """`attend` for many queries, each of which sees a key: `at` >= 0, `at` + S <= K."""
+    query, key, value = (x if x.stride(3) == 1 else x.contiguous() for x in (query, key, value))
+    rows, heads, queries, width = query.shape
+    out = torch.empty((rows, queries, heads, width), dtype=query.dtype)
+    size = query.dtype.itemsize
+    run(
+        rows * heads * queries * (at + queries) * width,
+        native.PROMPT,
+        query.data_ptr(),
+        key.data_ptr(),
+        value.data_ptr(),
+        *(step * size for x in (query, key, value) for step in x.stride()[:3]),
+        out.data_ptr(),
+        KIND[query.dtype],
+        rows,
+        heads,
+        key.shape[1],
+        queries,
+        key.shape[2],
+        width,
+        at,
+        window or 0,
+        0 if sinks is None else sinks.data_ptr(),
+        bits(scale),
+    )
+    return out.transpose(1, 2)
