@@ -96,7 +96,8 @@ def test_shares_are_of_what_the_machine_allows(found: dict[str, Any]) -> None:
     assert own["decode_share"] == pytest.approx(127 / 3.2 / best.decode_tok_s, abs=1e-3)
     assert own["ttft_share"] == pytest.approx(best.ttft_ms / 700, abs=1e-3)
     bf16 = next(row for row in found["methods"] if row["key"] == "transformers-eager-bf16")
-    assert "ttft_share" not in bf16["metrics"]  # its product rate could not be measured
+    # Its own product rate could not be measured: f32's is what such numbers can be multiplied at.
+    assert bf16["metrics"]["ttft_share"] == pytest.approx(best.ttft_ms / 500, abs=1e-3)
     batch = limits(SIZES, "f32", "f32", 512, 128, 8, 23e9, 190e9)
     assert batch.decode_tok_s is not None and batch.decode_tok_s > 5 * best.decode_tok_s
 
