@@ -50,7 +50,12 @@ INLINE void part(const Attention *a, int kind, int count, long b, long h, long g
     for (long j0 = first; j0 < last; j0 += KEYS) {
         long n = last - j0 < KEYS ? last - j0 : KEYS;
         for (long j = 0; j < n; j++) {
-            const char *key = keys + (j0 + j) * a->k_at;
+            const char *key = keys + (j0 + j) * a->k_at, *value = values + (j0 + j) * a->v_at;
+            // Of memory the next block's keys and this one's values are asked for meanwhile.
+            for (long i = 0; i < width * size_of(kind); i += 64) {
+                __builtin_prefetch(key + KEYS * a->k_at + i);
+                __builtin_prefetch(value + i);
+            }
             vf sums[HEADS] = {0};
             for (long i = 0; i < width; i += VW) {
                 vf own = load(kind, key, i);

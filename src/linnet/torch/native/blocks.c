@@ -255,6 +255,8 @@ INLINE void unit_dots(int format, int wide, int count, int rows, const void *x, 
     for (long u = 0; u < units; u++)
         for (int c = 0; c < count; c++) {
             const uint8_t *row = w + c * ldw;
+            // The rows are short: the processor would look for the next ones too late.
+            if (rows == 1) __builtin_prefetch(unit_at(format, row, u) + 8 * ldw);
             Numbers q = numbers_of(format, row, u);
             v4 own = scales(format, row, u);
             for (int r = 0; r < rows; r++) {
@@ -280,8 +282,6 @@ INLINE void few_units(int format, int wide, const void *x, long ldx, const float
     for (long n = from; n < to; n += 4) {
         int count = to - n < 4 ? to - n : 4;
         const uint8_t *at = (const uint8_t *)w + n * ldw;
-        // The rows are short: the processor would look for the next ones too late.
-        for (long b = 0; b < 4 * ldw; b += 64) __builtin_prefetch(at + 12 * ldw + b);
         for (long r = 0; r < m; r += 4) {
             int rows = m - r < 4 ? m - r : 4;
             float sums[16];

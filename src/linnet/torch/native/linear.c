@@ -141,8 +141,8 @@ static void pack_panel(Unpack *unpack, const char *w, long ldw, long n, long las
         for (int r = 0; r < PANEL; r++) panel[k * PANEL + r] = rows[r * DEPTH + k];
 }
 
-// `rows` of x times one panel, added to c.
-INLINE void tile(int rows, const float *x, const float *panel, long depth, float *c, long ldc,
+// `rows` of x times one panel, stored in c or added to it.
+INLINE void tile(int rows, const float *x, long ldx, const float *panel, long depth, float *c, long ldc,
                  int first) {
     enum { PARTS = PANEL / VW > 0 ? PANEL / VW : 1 };
     vf sums[TILE][PARTS];
@@ -153,35 +153,21 @@ INLINE void tile(int rows, const float *x, const float *panel, long depth, float
         vf part[PARTS];
         for (int p = 0; p < PARTS; p++) part[p] = *(const vf *)(panel + k * PANEL + p * VW);
         for (int r = 0; r < rows; r++)
-            for (int p = 0; p < PARTS; p++) sums[r][p] += splat(x[k * TILE + r]) * part[p];
+            for (int p = 0; p < PARTS; p++) sums[r][p] += splat(x[r * ldx + k]) * part[p];
     }
     for (int r = 0; r < rows; r++)
         for (int p = 0; p < PARTS; p++) store(F32, c + r * ldc, p * VW, sums[r][p]);
 }
 
-void tiles(int rows, const float *x, const float *panel, long depth, float *c, long ldc,
-                  int first) {
+void tiles(int rows, const float *x, long ldx, const float *panel, long depth, float *c, long ldc,
+           int first) {
     switch (rows) {
-        case 1: tile(1, x, panel, depth, c, ldc, first); break;
-        case 2: tile(2, x, panel, depth, c, ldc, first); break;
-        case 3: tile(3, x, panel, depth, c, ldc, first); break;
-        case 4: tile(4, x, panel, depth, c, ldc, first); break;
-        case 5: tile(5, x, panel, depth, c, ldc, first); break;
-        default: tile(6, x, panel, depth, c, ldc, first);
-    }
-}
-
-// Rows of x in strips of TILE, each strip [depth, TILE].
-static void pack_rows(int kind, const char *x, long ldx, long m0, long m1, long k0, long k1,
-                      float *out) {
-    long depth = k1 - k0;
-    for (long m = m0; m < m1; m += TILE) {
-        float *strip = out + (m - m0) * depth;
-        for (int r = 0; r < TILE; r++) {
-            if (m + r >= m1) continue;
-            const char *row = x + (m + r) * ldx;
-            for (long k = 0; k < depth; k++) strip[k * TILE + r] = get(kind, row, k0 + k);
-        }
+        case 1: tile(1, x, ldx, panel, depth, c, ldc, first); break;
+        case 2: tile(2, x, ldx, panel, depth, c, ldc, first); break;
+        case 3: tile(3, x, ldx, panel, depth, c, ldc, first); break;
+        case 4: tile(4, x, ldx, panel, depth, c, ldc, first); break;
+        case 5: tile(5, x, ldx, panel, depth, c, ldc, first); break;
+        default: tile(6, x, ldx, panel, depth, c, ldc, first);
     }
 }
 
@@ -193,10 +179,11 @@ void many_rows(int x_kind, const char *x, long ldx, long m, Unpack *unpack, cons
     // Parts of equal depth: a short last one would cost as much as a long one.
     long parts = (k + DEPTH - 1) / DEPTH, deep = ((k + parts - 1) / parts + 31) / 32 * 32;
     long columns = to - from < COLUMNS ? (to - from + PANEL - 1) / PANEL * PANEL : COLUMNS;
-    long height = (m < ROWS ? m + TILE : ROWS);
+    long height = m < ROWS ? m : ROWS, ld;
+    const float *rows_of_x = wide_rows(x_kind, x, ldx, m, k, &ld);
     float *panels = scratch(&kept, &held,
-                            4 * (columns * k + height * DEPTH + height * columns + PANEL * DEPTH + 64));
-    float *strips = panels + columns * k, *sums = strips + height * DEPTH;
+                            4 * (columns * k + height * columns + PANEL * DEPTH + 64));
+    float *sums = panels + columns * k;
     float *rows = sums + height * columns;
     for (long n0 = from; n0 < to; n0 += columns) {
         long n1 = n0 + columns < to ? n0 + columns : to;
@@ -213,14 +200,9 @@ void many_rows(int x_kind, const char *x, long ldx, long m, Unpack *unpack, cons
             long ldc = straight ? ldo : columns;
             for (long k0 = 0; k0 < k; k0 += deep) {
                 long k1 = k0 + deep < k ? k0 + deep : k, depth = k1 - k0;
-                switch (x_kind) {
-                    case F32: pack_rows(F32, x, ldx, m0, m1, k0, k1, strips); break;
-                    case BF16: pack_rows(BF16, x, ldx, m0, m1, k0, k1, strips); break;
-                    default: pack_rows(F16, x, ldx, m0, m1, k0, k1, strips);
-                }
                 for (long n = n0; n < n1; n += PANEL)
                     for (long r = m0; r < m1; r += TILE)
-                        tiles(m1 - r < TILE ? m1 - r : TILE, strips + (r - m0) * depth,
+                        tiles(m1 - r < TILE ? m1 - r : TILE, rows_of_x + r * ld + k0, ld,
                               panels + k0 * columns + (n - n0) * depth, depth,
                               c + (r - m0) * ldc + (n - n0), ldc, k0 == 0);
             }

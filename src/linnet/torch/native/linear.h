@@ -6,9 +6,10 @@
 #define PANEL 16  // rows of the weight side by side
 #define TILE 6    // rows of x at once
 
-// `rows` rows of x, a strip [depth, TILE], times a panel [depth, PANEL]: stored in c, or added to it
-// unless this is the `first` part.
-void tiles(int rows, const float *x, const float *panel, long depth, float *c, long ldc, int first);
+// `rows` rows of x, at most TILE, times a panel [depth, PANEL]: stored in c, or added to it unless
+// this is the `first` part.
+void tiles(int rows, const float *x, long ldx, const float *panel, long depth, float *c, long ldc,
+           int first);
 
 // Columns k0 to k1 of one row, as f32.
 typedef void Unpack(const void *row, long k0, long k1, float *out);

@@ -3,7 +3,7 @@
 #include "linear.h"
 #include "ops.h"
 
-#define QUERIES 48  // of a block: strips of TILE
+#define QUERIES 48  // of a block
 
 static __thread void *kept;
 static __thread size_t held;
@@ -66,10 +66,9 @@ void op_prompt(const int64_t *args, int t, int threads) {
     long wide = (a.width + PANEL - 1) / PANEL * PANEL, all = a.at + a.queries;
     long room = (all + PANEL - 1) / PANEL * PANEL, shared = a.heads / a.groups;
     float *keys = scratch(&kept, &held,
-                          4 * (room * a.width + wide * all + QUERIES * (2 * a.width + 2 * room + wide) + 64));
-    float *values = keys + room * a.width, *strips = values + wide * all;
-    float *scores = strips + QUERIES * a.width, *weights = scores + QUERIES * room;
-    float *mixed = weights + QUERIES * room;
+                          4 * (room * a.width + wide * all + QUERIES * (a.width + room + wide) + 64));
+    float *values = keys + room * a.width, *asked = values + wide * all;
+    float *scores = asked + QUERIES * a.width, *mixed = scores + QUERIES * room;
     long blocks = (a.queries + QUERIES - 1) / QUERIES, from, to, packed = -1;
     share(a.rows * a.heads * blocks, 1, t, threads, &from, &to);
     for (long item = from; item < to; item++) {
@@ -85,23 +84,20 @@ void op_prompt(const int64_t *args, int t, int threads) {
         const char *q = a.q + b * a.q_row + h * a.q_head + s0 * a.q_at;
         for (long r = 0; r < rows; r++)
             for (long i = 0; i < a.width; i++)
-                strips[r / TILE * TILE * a.width + i * TILE + r % TILE] =
-                    get(a.kind, q + r * a.q_at, i) * a.scale;
+                asked[r * a.width + i] = get(a.kind, q + r * a.q_at, i) * a.scale;
         for (long j = 0; j < padded; j += PANEL)
             for (long r = 0; r < rows; r += TILE)
-                tiles(least(TILE, rows - r), strips + r * a.width, keys + (low + j) * a.width, a.width,
-                      scores + r * padded + j, padded, 1);
+                tiles(least(TILE, rows - r), asked + r * a.width, a.width, keys + (low + j) * a.width,
+                      a.width, scores + r * padded + j, padded, 1);
         float sink = a.sinks ? get(a.kind, a.sinks, h) : -INFINITY, total[QUERIES];
         for (long r = 0; r < rows; r++) {
             long own = a.at + s0 + r, start = a.window > 0 && own - a.window + 1 > low ? own - a.window + 1 : low;
             total[r] = weigh(scores + r * padded, start - low, own + 1 - low, count, sink);
-            float *strip = weights + r / TILE * TILE * count + r % TILE;
-            for (long j = 0; j < count; j++) strip[j * TILE] = scores[r * padded + j];
         }
         for (long i = 0; i < wide; i += PANEL)
             for (long r = 0; r < rows; r += TILE)
-                tiles(least(TILE, rows - r), weights + r * count, values + i * all + low * PANEL, count,
-                      mixed + r * wide + i, wide, 1);
+                tiles(least(TILE, rows - r), scores + r * padded, padded, values + i * all + low * PANEL,
+                      count, mixed + r * wide + i, wide, 1);
         for (long r = 0; r < rows; r++) {
             char *out = a.out + ((b * a.queries + s0 + r) * a.heads + h) * a.width * size_of(a.kind);
             for (long i = 0; i < a.width; i++) put(a.kind, out, i, mixed[r * wide + i] / total[r]);
