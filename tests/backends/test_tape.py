@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -127,3 +129,14 @@ def test_what_hangs_on_numbers_is_not_recorded(monkeypatch: pytest.MonkeyPatch) 
     assert again is not None
     results, again = native.replayed(lambda: torch.zeros(30) + 1)
     assert again is None and torch.equal(results, torch.ones(30))
+
+
+@pytest.mark.slow
+def test_recording_imports_no_compiler() -> None:
+    """torch._dynamo takes seconds to import, which a short answer would wait for."""
+    program = (
+        "import sys, torch; from linnet.torch import native; x = torch.ones(3)\n"
+        "native.replayed(lambda: x.sin()); print('torch._dynamo' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.split() == ["False"], done.stderr

@@ -79,6 +79,11 @@ class _Ops(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.tape = tape
         self.sum_record = sum_record
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: nothing is compiled here, and importing what would be skipped takes seconds."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
