@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from linnet.core.ir import Program
+from linnet.torch.pages import Room
 from linnet.torch.siblings import Beside
 
 Held = dict[str, Any]  # a module's `_parameters`, `_buffers` or `_modules`
@@ -248,14 +249,28 @@ class Layout:
 
     # ------------------------------------------------ while weights are loaded, moved and copied
 
-    def put(self, path: str, tensor: Tensor, device: torch.device) -> Tensor | None:
+    def put(self, path: str, tensor: Tensor, device: torch.device, room: Room) -> Tensor | None:
         """The tensor copied to where it will lie beside others; None if it lies alone."""
+        spot = self.spot(path, tuple(tensor.shape), tensor.dtype, device, room)
+        if spot is None or spot.data_ptr() == tensor.data_ptr():
+            return spot
+        return spot.copy_(tensor)
+
+    def spot(
+        self,
+        path: str,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        device: torch.device,
+        room: Room,
+    ) -> Tensor | None:
+        """Where a weight will lie beside others, for its values to be put there."""
         if path not in self._spots:
             return None
         beside, paths, at = self._spots[path]
         shapes = self._shapes[beside]
         apart = not self.kept_apart.isdisjoint((*beside.paths, *paths))
-        if apart or tuple(tensor.shape) != shapes[at]:
+        if apart or shape != shapes[at]:
             return None
         rows = [shape[0] for shape in shapes]
         whole = self._pending.get(paths)
@@ -264,11 +279,13 @@ class Layout:
             owner = _inner(self.root, beside.block, path)
             if owner is not None:
                 _drop(owner, beside.name)
-            whole = tensor.new_empty((sum(rows), *shapes[at][1:]), device=device)
+            shape = (sum(rows), *shapes[at][1:])
+            own = room.empty(shape, dtype) if device.type == "cpu" else None
+            whole = torch.empty(shape, dtype=dtype, device=device) if own is None else own
             self._pending[paths] = whole
-        if whole.device != device or whole.dtype != tensor.dtype:
+        if whole.device != device or whole.dtype != dtype:
             return None
-        return _slices(whole, rows)[at].copy_(tensor)
+        return _slices(whole, rows)[at]
 
     def move(self, change: Callable[[Tensor], Tensor]) -> None:
         """What lies side by side is changed as one, such as moved to a device, and stays so."""

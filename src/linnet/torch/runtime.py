@@ -41,6 +41,7 @@ from linnet.torch.compile import Modes, check_mode, check_placed, mode_named
 from linnet.torch.emit import Generated, generate, native_kernel
 from linnet.torch.express import TORCH_NAMES
 from linnet.torch.layout import Layout
+from linnet.torch.pages import Room, array_of
 from linnet.torch.parallel import Shards, eager, joined
 from linnet.torch.placed import Running, apply, waiting_place
 from linnet.torch.placement import (
@@ -69,6 +70,7 @@ from linnet.torch.training import Training
 from linnet.torch.variant import Variant
 from linnet.types import DType, TensorType
 from linnet.weights import Bound, Slot, as_array, dtype_name, plan_bindings, read_bound
+from linnet.weights.arrays import Array, byte_count
 from linnet.weights.checkpoint import Weights
 from linnet.weights.part import Part, cut
 from linnet.workspace import Workspace
@@ -456,16 +458,16 @@ class LinnetModule(Training):
     def _initialise(self, seed: int, elsewhere: Collection[str] = ()) -> None:
         """What no weights filled: random floats, normal with deviation 0.02; the rest zero."""
         source = torch.Generator().manual_seed(seed)
-        for path, unfilled, _ in list(self._slots()):
-            if not unfilled.is_meta or path in elsewhere:
-                continue
+        open_slots = [s for s in self._slots() if s[1].is_meta and s[0] not in elsewhere]
+        room = Room(sum(unfilled.nbytes for _, unfilled, _ in open_slots))
+        for path, unfilled, _ in open_slots:
             value = torch.zeros(unfilled.shape, dtype=unfilled.dtype)
             if unfilled.dtype.is_floating_point:
                 # A shard draws the whole, so that all of them together are one model.
                 drawn = torch.randn(self._whole(path, unfilled), generator=source)
                 drawn = self.parts[path].cut(drawn) if path in self.parts else drawn
                 value = (drawn * 0.02).to(unfilled.dtype)
-            self._take(path, value)
+            self._take(path, value, room)
         for path in sorted(self._stored.members):
             owner, name = self._owner(path)
             held = owner._modules[name]
@@ -475,11 +477,11 @@ class LinnetModule(Training):
                     self.placement.device_of(path, self.device)
                 )
 
-    def _take(self, path: str, tensor: Tensor) -> Tensor:
+    def _take(self, path: str, tensor: Tensor, room: Room) -> Tensor:
         """The member is the tensor, on the device where it is placed."""
         owner, name = self._owner(path)
         device = waiting_place(self.placement, path, self.device)
-        beside = self._layout.put(path, tensor, device)
+        beside = self._layout.put(path, tensor, device, room)
         tensor = beside if beside is not None else tensor.to(device)
         (self._own_memory.discard if beside is None else self._own_memory.add)(path)
         if name in owner._parameters:
@@ -493,34 +495,62 @@ class LinnetModule(Training):
         self._origins.update(origins(bound))
         floats = [one for one in bound if one.slot.path not in self._stored.members]
         others = [one for one in bound if one.slot.path in self._stored.members]
+        room = Room(self._expected(bound))
         for shared, blocks in read_blocks(others, self._stored, DTYPES):
+            blocks.data = room.copied(blocks.data)
             for device, there in self._by_device(shared):
                 held = blocks.to(device)
                 for slot in there:
                     owner, name = self._owner(slot.path)
                     owner._modules[name] = held
-        for slots, array in read_bound(floats):
+        for slots, array in read_bound(floats, partial(self._memory, room)):
             tensor = _tensor_of(array)
             for _, there in self._by_device(slots):
-                self._share(there, tensor)
+                self._share(there, tensor, room)
+            if room.has(tensor):
+                self._own_memory.update(slot.path for slot in slots)
+
+    def _expected(self, bound: Iterable[Bound]) -> int:
+        """Bytes that what is read from files will take on a CPU."""
+        tensors = {(id(one.location), one.slot.dtype): one for one in bound}.values()
+        return sum(
+            one.location.nbytes
+            if one.slot.path in self._stored.members
+            else byte_count(one.slot.dtype, one.slot.shape)
+            for one in tensors
+            if one.location.is_mapped and self._device_of(one.slot).type == "cpu"
+        )
+
+    def _memory(self, room: Room, one: Bound) -> Array | None:
+        """Where a file's weight is to be read to; what was given as an array is used as it is."""
+        slot, device = one.slot, self._device_of(one.slot)
+        if device.type != "cpu" or not one.location.is_mapped:
+            return None
+        dtype = DTYPES[slot.dtype]
+        memory = self._layout.spot(slot.path, slot.shape, dtype, device, room)
+        if memory is None:
+            memory = room.empty(slot.shape, dtype)
+        return None if memory is None else array_of(memory, slot.dtype)
+
+    def _device_of(self, slot: Slot) -> torch.device:
+        return self.placement.device_of(slot.path, self.device)
 
     def _by_device(self, slots: Iterable[Slot]) -> list[tuple[torch.device, list[Slot]]]:
         """The slots on each device: they share a tensor there, and none with other devices."""
         found: dict[torch.device, list[Slot]] = {}
         for slot in slots:
-            device = self.placement.device_of(slot.path, self.device)
-            found.setdefault(device, []).append(slot)
+            found.setdefault(self._device_of(slot), []).append(slot)
         return list(found.items())
 
-    def _share(self, slots: Sequence[Slot], tensor: Tensor) -> None:
-        first = self._take(slots[0].path, tensor)
+    def _share(self, slots: Sequence[Slot], tensor: Tensor, room: Room) -> None:
+        first = self._take(slots[0].path, tensor, room)
         for slot in slots[1:]:
             owner, name = self._owner(slot.path)
             shares = isinstance(first, nn.Parameter) == (name in owner._parameters)
             if shares:
                 self._put(slot.path, first)
             else:
-                self._take(slot.path, tensor)
+                self._take(slot.path, tensor, room)
 
     # ------------------------------------------------ code for where the weights lie
 

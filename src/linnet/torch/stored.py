@@ -340,7 +340,6 @@ def read_blocks(
         if data is None:
             format = stored.format
             data = quantise(location.read().reshape(slot.shape), format)
-            location.release()
         with warnings.catch_warnings():
             # An array of the user's may be read-only; nothing here writes into it.
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
@@ -348,3 +347,4 @@ def read_blocks(
         rows, columns = slot.shape
         blocks = Blocks(format, (rows, columns), dtypes[slot.dtype], tensor)
         yield tuple(one.slot for one in group), blocks
+        location.release()

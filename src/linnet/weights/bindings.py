@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -58,6 +58,14 @@ class Bound:
         else:
             array = location.read(slot.dtype)
         return array if array.shape == slot.shape else array.reshape(slot.shape)
+
+    def read_into(self, memory: Array) -> Array:
+        """`read` into memory of the slot's shape and dtype, which is given back."""
+        if _as_bytes(self.slot, self.location):
+            memory[...] = self.read()
+        else:
+            self.location.read_into(memory.reshape(self.location.shape))
+        return memory
 
 
 def plan_bindings(
@@ -127,18 +135,22 @@ def match_bindings(
     return bound, report
 
 
-def read_bound(bound: Iterable[Bound]) -> Iterator[tuple[tuple[Slot, ...], Array]]:
+def read_bound(
+    bound: Iterable[Bound], memory: Callable[[Bound], Array | None] | None = None
+) -> Iterator[tuple[tuple[Slot, ...], Array]]:
     """Each tensor read once, with all the slots that share it, in the order of the first of them.
 
-    The pages of a mapped file are given back as the next tensor is asked for, so copying each
-    array as it comes keeps the peak near one copy of the weights.
+    `memory` gives an array of the slot's shape and dtype to read it into, or None. The pages of a
+    mapped file are given back as the next tensor is asked for, so copying each array as it comes
+    keeps the peak near one copy of the weights.
     """
     shared: dict[tuple[int, str, tuple[int, ...]], list[Bound]] = {}
     for one in bound:
         key = (id(one.location), one.slot.dtype, one.slot.shape)
         shared.setdefault(key, []).append(one)
     for group in shared.values():
-        array = group[0].read()
+        own = memory(group[0]) if memory is not None else None
+        array = group[0].read() if own is None else group[0].read_into(own)
         yield tuple(one.slot for one in group), array
         del array
         group[0].location.release()

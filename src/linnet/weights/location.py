@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from linnet.diagnostics import PlanError
-from linnet.weights.arrays import DTYPES, Array, RawTensor, as_array
+from linnet.weights.arrays import DTYPES, Array, RawTensor, as_array, dtype_name
 from linnet.weights.dequantise import dequantise
 from linnet.weights.report import Report
 
@@ -126,6 +126,11 @@ class TensorLocation:
     def nbytes(self) -> int:
         return self.end - self.start
 
+    @property
+    def is_mapped(self) -> bool:
+        """Whether it lies in a file, not in an array that was given."""
+        return isinstance(self.source, MappedFile)
+
     def raw(self) -> RawTensor:
         """The stored bytes as they lie, for a tensor that has a dtype of its own."""
         if self.dtype is None:
@@ -156,6 +161,16 @@ class TensorLocation:
             case PlusOne():
                 less = self._numbers(data, "f32") - np.float32(1)
                 return less.astype(DTYPES[dtype or self.dtype or "f32"], copy=False)
+
+    def read_into(self, memory: Array) -> None:
+        """`read` into memory of the tensor's shape, in its dtype, without a copy beside it."""
+        if self.form is not None or not self.is_mapped:
+            np.copyto(memory, self.read(dtype_name(memory.dtype)))
+        elif self.dtype is not None:
+            np.copyto(memory, self.read(), casting="unsafe")
+        else:
+            data = np.frombuffer(self.source.view(self.start, self.end), np.uint8)
+            dequantise(data, self.encoding, memory.reshape(-1))
 
     def blocks(self) -> Array | None:
         """The bytes of a quantised matrix, a row for each of its own; None for other tensors.

@@ -11,7 +11,7 @@ import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from linnet.diagnostics import PlanError
-from linnet.weights.arrays import DTYPES, Array, RawTensor, as_array
+from linnet.weights.arrays import DTYPES, Array, RawTensor, as_array, dtype_name
 from linnet.weights.bindings import Bound, Slot
 from linnet.weights.dequantise import dequantise
 from linnet.weights.location import (
@@ -98,6 +98,9 @@ class TensorPart(TensorLocation):
             case PlusOne():
                 less = self._own_numbers("f32") - np.float32(1)
                 return less.astype(DTYPES[dtype or self.dtype or "f32"], copy=False)
+
+    def read_into(self, memory: Array) -> None:
+        np.copyto(memory, self.read(dtype_name(memory.dtype)))
 
     def _stored(self) -> tuple[tuple[int, ...], int]:
         """The whole tensor's stored shape, and the axis of it that is split."""

@@ -247,65 +247,56 @@ INLINE v8 wide_products(Numbers q, const float *x) {
     return sums;
 }
 
-// `count` rows of w from row, times `rows` rows of x: 16-bit numbers, or f32 where `wide`.
-INLINE void unit_dots(int format, int wide, int count, int rows, const void *x, const float *pairs,
-                      long ldx, long units, const uint8_t *w, long ldw, float *out) {
-    v8 sums[8] = {0};
-    v4 least[8] = {0};
-    for (long u = 0; u < units; u++)
-        for (int c = 0; c < count; c++) {
-            const uint8_t *row = w + c * ldw;
-            // The rows are short: the processor would look for the next ones too late.
-            if (rows == 1) __builtin_prefetch(unit_at(format, row, u) + 8 * ldw);
-            Numbers q = numbers_of(format, row, u);
-            v4 own = scales(format, row, u);
-            for (int r = 0; r < rows; r++) {
-                long at = r * ldx + u * UNIT;
-                v8 dot;
-                if (wide) dot = wide_products(q, (const float *)x + at);
-                else dot = __builtin_convertvector(products(q, (const int16_t *)x + at), v8);
-                const float *pair = pairs + 2 * (r * units + u);
-                v4 both = own * (v4){pair[0], pair[1]};
-                sums[r * count + c] +=
-                    dot * __builtin_shufflevector(both, both, 0, 0, 0, 0, 0, 0, 0, 0);
-                if (format == Q4_0 || format == Q4_1) least[r * count + c] += both;
-            }
-        }
+// One unit of w times that of `rows` rows of x, added to the sums.
+INLINE void unit_dot(int format, int wide, int rows, const void *x, const float *pairs, long ldx,
+                     long units, const uint8_t *w, long u, v8 *sums, v4 *least) {
+    Numbers q = numbers_of(format, w, u);
+    v4 own = scales(format, w, u);
+    for (int r = 0; r < rows; r++) {
+        long at = r * ldx + u * UNIT;
+        v8 dot;
+        if (wide) dot = wide_products(q, (const float *)x + at);
+        else dot = __builtin_convertvector(products(q, (const int16_t *)x + at), v8);
+        const float *pair = pairs + 2 * (r * units + u);
+        v4 both = own * (v4){pair[0], pair[1]};
+        sums[r] += dot * __builtin_shufflevector(both, both, 0, 0, 0, 0, 0, 0, 0, 0);
+        if (format == Q4_0 || format == Q4_1) least[r] += both;
+    }
+}
+
+// A row of w times `rows` rows of x: 16-bit numbers, or f32 where `wide`. Two units at a time, whose
+// sums need not wait for each other.
+INLINE void unit_dots(int format, int wide, int rows, const void *x, const float *pairs, long ldx,
+                      long units, const uint8_t *w, float *out) {
+    v8 sums[2][4] = {0};
+    v4 least[2][4] = {0};
+    long u = 0;
+    for (; u + 2 <= units; u += 2) {
+        // The rows are short: the processor would look for the next ones too late.
+        __builtin_prefetch(unit_at(format, w, u) + 2048);
+        unit_dot(format, wide, rows, x, pairs, ldx, units, w, u, sums[0], least[0]);
+        unit_dot(format, wide, rows, x, pairs, ldx, units, w, u + 1, sums[1], least[1]);
+    }
+    if (u < units) unit_dot(format, wide, rows, x, pairs, ldx, units, w, u, sums[0], least[0]);
     for (int r = 0; r < rows; r++)
-        for (int c = 0; c < count; c++)
-            out[r * 4 + c] = sum_of_8(sums[r * count + c]) + least[r * count + c][1];
+        out[r] = sum_of_8(sums[0][r] + sums[1][r]) + (least[0][r] + least[1][r])[1];
 }
 
 INLINE void few_units(int format, int wide, const void *x, long ldx, const float *pairs, long m,
                       const char *w, long ldw, long units, long from, long to, int out_kind,
                       void *out, long ldo) {
-    for (long n = from; n < to; n += 4) {
-        int count = to - n < 4 ? to - n : 4;
-        const uint8_t *at = (const uint8_t *)w + n * ldw;
+    for (long n = from; n < to; n++)
         for (long r = 0; r < m; r += 4) {
             int rows = m - r < 4 ? m - r : 4;
-            float sums[16];
+            float sums[4];
+            const uint8_t *at = (const uint8_t *)w + n * ldw;
             const void *own = (const char *)x + r * ldx * (wide ? 4 : 2);
             const float *pair = pairs + 2 * r * units;
-#define DOTS(COUNT, ROWS, C) \
-    unit_dots(format, wide, COUNT, ROWS, own, pair, ldx, units, at + (C) * ldw, ldw, sums + (C))
-            switch (count == 4 ? rows : 0) {
-                case 1: DOTS(4, 1, 0); break;
-                case 2: DOTS(4, 2, 0); break;
-                case 3: DOTS(2, 3, 0), DOTS(2, 3, 2); break;
-                case 4: DOTS(2, 4, 0), DOTS(2, 4, 2); break;
-                default:
-                    for (int c = 0; c < count; c++)
-                        for (int i = 0; i < rows; i++)
-                            unit_dots(format, wide, 1, 1, (const char *)own + i * ldx * (wide ? 4 : 2),
-                                      pair + 2 * i * units, ldx, units, at + c * ldw, ldw,
-                                      sums + 4 * i + c);
-            }
-            for (int i = 0; i < rows; i++)
-                for (int c = 0; c < count; c++)
-                    put(out_kind, out, (r + i) * ldo + n + c, sums[i * 4 + c]);
+#define DOTS(R) \
+    case R: unit_dots(format, wide, R, own, pair, ldx, units, at, sums); break;
+            switch (rows) { DOTS(1) DOTS(2) DOTS(3) DOTS(4) }
+            for (int i = 0; i < rows; i++) put(out_kind, out, (r + i) * ldo + n, sums[i]);
         }
-    }
 }
 
 // ---------------------------------------------------------------- the ops

@@ -4,110 +4,81 @@
 #include "ops.h"
 
 #ifndef DEPTH
-#define DEPTH 512
+#define DEPTH 320
 #endif
 #ifndef ROWS
-#define ROWS 96
+#define ROWS 48
 #endif
 #ifndef COLUMNS
-#define COLUMNS 1024
+#define COLUMNS 512
 #endif
 
 // ---------------------------------------------------------------- few rows: read w once
 
-// The rows are short: the processor would look for the next ones too late.
-INLINE void ahead(const char *next, long ldw, long at) { __builtin_prefetch(next + 4 * ldw + at); }
+// One row of w after the other: memory gives a third less to who reads several at a time.
 
-// `count` rows of w from n, times `rows` rows of x.
-INLINE void dots(int kind, int count, int rows, const float *x, long ldx, const char *w, long ldw,
-                 long k, float *out) {
-    vf sums[16] = {0};
+// A row of w times `rows` rows of x, each sum in `parts` that need not wait for each other.
+INLINE void dots(int kind, int rows, int parts, const float *x, long ldx, const char *w, long k,
+                 float *out) {
+    vf sums[4][4] = {0};
     long i = 0;
-    for (; i + VW <= k; i += VW) {
-        vf part[4];
-        for (int c = 0; c < count; c++) {
-            part[c] = load(kind, w + c * ldw, i);
-            ahead(w + (c + count) * ldw, ldw, i * size_of(kind));
+    for (; i + parts * VW <= k; i += parts * VW)
+        for (int p = 0; p < parts; p++) {
+            vf own = load(kind, w, i + p * VW);
+            for (int r = 0; r < rows; r++) sums[r][p] += load(F32, x + r * ldx, i + p * VW) * own;
         }
-        for (int r = 0; r < rows; r++) {
-            vf own = load(F32, x + r * ldx, i);
-            for (int c = 0; c < count; c++) sums[r * count + c] += own * part[c];
-        }
+    for (int r = 0; r < rows; r++) {
+        vf total = sums[r][0];
+        for (int p = 1; p < parts; p++) total += sums[r][p];
+        out[r] = sum_of(total);
+        for (long j = i; j < k; j++) out[r] += x[r * ldx + j] * get(kind, w, j);
     }
-    for (int r = 0; r < rows; r++)
-        for (int c = 0; c < count; c++) {
-            float total = sum_of(sums[r * count + c]);
-            for (long j = i; j < k; j++) total += x[r * ldx + j] * get(kind, w + c * ldw, j);
-            out[r * 4 + c] = total;
-        }
 }
 
 typedef uint32_t vu_at __attribute__((vector_size(4 * VW), aligned(2), may_alias));
 
 // `dots` for bf16: a vector of pairs is two vectors of f32, the even elements and the odd ones. So
 // lies x too: of each 2 * VW elements the even ones first (`apart`).
-INLINE void dots_bf16(int count, int rows, const float *x, long ldx, const char *w, long ldw, long k,
-                      float *out) {
-    vf sums[16] = {0}, others[16] = {0};  // two, so that one sum need not wait for the other
+INLINE void dots_bf16(int rows, const float *x, long ldx, const char *w, long k, float *out) {
+    vf sums[4][2] = {0};
     long i = 0;
     for (; i + 2 * VW <= k; i += 2 * VW) {
-        vf even[4], odd[4];
-        for (int c = 0; c < count; c++) {
-            vu pairs = *(const vu_at *)(w + c * ldw + 2 * i);
-            ahead(w + (c + count) * ldw, ldw, 2 * i);
-            even[c] = (vf)(pairs << 16), odd[c] = (vf)(pairs & 0xffff0000u);
-        }
+        vu pairs = *(const vu_at *)(w + 2 * i);
+        if (i % 32 == 0) __builtin_prefetch(w + 2 * i + 768);  // a line: the processor asks too late
         for (int r = 0; r < rows; r++) {
-            vf left = load(F32, x + r * ldx, i), right = load(F32, x + r * ldx, i + VW);
-            for (int c = 0; c < count; c++) {
-                sums[r * count + c] += left * even[c];
-                others[r * count + c] += right * odd[c];
-            }
+            sums[r][0] += load(F32, x + r * ldx, i) * (vf)(pairs << 16);
+            sums[r][1] += load(F32, x + r * ldx, i + VW) * (vf)(pairs & 0xffff0000u);
         }
     }
-    for (int r = 0; r < rows; r++)
-        for (int c = 0; c < count; c++) {
-            float total = sum_of(sums[r * count + c] + others[r * count + c]);
-            for (long j = i; j < k; j++) total += x[r * ldx + j] * get(BF16, w + c * ldw, j);
-            out[r * 4 + c] = total;
-        }
-}
-
-INLINE void some_dots(int kind, int count, int rows, const float *x, long ldx, const char *w, long ldw,
-                      long k, float *out) {
-    if (kind == BF16) dots_bf16(count, rows, x, ldx, w, ldw, k, out);
-    else dots(kind, count, rows, x, ldx, w, ldw, k, out);
+    for (int r = 0; r < rows; r++) {
+        out[r] = sum_of(sums[r][0] + sums[r][1]);
+        for (long j = i; j < k; j++) out[r] += x[r * ldx + j] * get(BF16, w, j);
+    }
 }
 
 INLINE void few_rows(int kind, const float *x, long ldx, long m, const char *w, long ldw, long k,
                      long from, long to, int out_kind, void *out, long ldo) {
-    for (long n = from; n < to; n += 4) {
-        int count = to - n < 4 ? to - n : 4;
+    for (long n = from; n < to; n++)
         for (long r = 0; r < m; r += 4) {
             int rows = m - r < 4 ? m - r : 4;
-            float sums[16];
-            const float *own = x + r * ldx;
-            const char *at = w + n * ldw;
-#define CASE(R) \
+            float sums[4];
+#define DOTS(R) \
     case R: \
-        if (count == 4) some_dots(kind, 4, R, own, ldx, at, ldw, k, sums); \
-        else for (int c = 0; c < count; c++) some_dots(kind, 1, R, own, ldx, at + c * ldw, ldw, k, one[c]); \
+        if (kind == BF16) dots_bf16(R, x + r * ldx, ldx, w + n * ldw, k, sums); \
+        else dots(kind, R, R > 2 ? 2 : 4, x + r * ldx, ldx, w + n * ldw, k, sums); \
         break;
-            float one[4][16];
-            switch (rows) { CASE(1) CASE(2) CASE(3) CASE(4) }
-            for (int i = 0; i < rows; i++)
-                for (int c = 0; c < count; c++)
-                    put(out_kind, out, (r + i) * ldo + n + c, count == 4 ? sums[i * 4 + c] : one[c][i * 4]);
+            switch (rows) { DOTS(1) DOTS(2) DOTS(3) DOTS(4) }
+            for (int i = 0; i < rows; i++) put(out_kind, out, (r + i) * ldo + n, sums[i]);
         }
-    }
 }
 
 // ---------------------------------------------------------------- many rows: panels of w in f32
 
 typedef float v8_at __attribute__((vector_size(32), aligned(4), may_alias));
 
-// Eight rows of `in` become eight columns of `out`, whose rows are PANEL wide.
-static void turn(const float *in, long ld, float *out) {
+// Eight rows of `in` become eight columns of `out`, whose rows are `step` apart: where that is less
+// than eight, the next row overwrites what is too much.
+INLINE void turn(const float *in, long ld, float *out, long step) {
     v8 a[8], b[8];
     for (int i = 0; i < 8; i++) a[i] = *(const v8_at *)(in + i * ld);
     for (int i = 0; i < 8; i += 2) {
@@ -123,51 +94,68 @@ static void turn(const float *in, long ld, float *out) {
         b[i] = __builtin_shufflevector(a[i], a[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
         b[i + 4] = __builtin_shufflevector(a[i], a[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
     }
-    for (int i = 0; i < 8; i++) *(v8_at *)(out + i * PANEL) = b[i];
+    for (int i = 0; i < 8; i++) *(v8_at *)(out + i * step) = b[i];
+}
+
+void pack_panel(const float *rows, long ld, long depth, float *panel) {
+    long k = 0;
+    for (; k + 8 <= depth; k += 8)
+        for (int r = 0; r < PANEL; r += 8) turn(rows + r * ld + k, ld, panel + k * PANEL + r, PANEL);
+    for (; k < depth; k++)
+        for (int r = 0; r < PANEL; r++) panel[k * PANEL + r] = rows[r * ld + k];
+}
+
+// Strides of x that are powers of two would make its rows meet in the same lines of the first cache:
+// hence a copy that is read in one run.
+void pack_tiles(const float *x, long ldx, long rows, long depth, float *out) {
+    for (long r = 0; r < rows; r += TILE, out += TILE * depth) {
+        const float *own = x + r * ldx;
+        long k = 0;
+        if (r + 8 <= rows)
+            for (; k + 8 <= depth; k += 8) turn(own + k, ldx, out + k * TILE, TILE);
+        for (; k < depth; k++)
+            for (int i = 0; i < TILE; i++) out[k * TILE + i] = r + i < rows ? own[i * ldx + k] : 0;
+    }
 }
 
 // Rows n to n + PANEL of w (as many as there are), columns k0 to k1, turned: [k1 - k0, PANEL].
-static void pack_panel(Unpack *unpack, const char *w, long ldw, long n, long last, long k0, long k1,
-                       float *rows, float *panel) {
-    long depth = k1 - k0;
+static void panel_of(Unpack *unpack, const char *w, long ldw, long n, long last, long k0, long k1,
+                     float *rows, float *panel) {
     for (int r = 0; r < PANEL; r++) {
-        if (n + r < last) unpack(w + (n + r) * ldw, k0, k1, rows + r * DEPTH);
-        else memset(rows + r * DEPTH, 0, depth * 4);
+        if (n + r < last) unpack(w + (n + r) * ldw, k0, k1, rows + r * (DEPTH + 8));
+        else memset(rows + r * (DEPTH + 8), 0, (k1 - k0) * 4);
     }
-    long k = 0;
-    for (; k + 8 <= depth; k += 8)
-        for (int r = 0; r < PANEL; r += 8) turn(rows + r * DEPTH + k, DEPTH, panel + k * PANEL + r);
-    for (; k < depth; k++)
-        for (int r = 0; r < PANEL; r++) panel[k * PANEL + r] = rows[r * DEPTH + k];
+    pack_panel(rows, DEPTH + 8, k1 - k0, panel);
 }
 
-// `rows` of x times one panel, stored in c or added to it.
-INLINE void tile(int rows, const float *x, long ldx, const float *panel, long depth, float *c, long ldc,
+// `rows` rows of a tile times one panel, stored in c or added to it.
+INLINE void tile(int rows, const float *x, const float *panel, long depth, float *c, long ldc,
                  int first) {
-    enum { PARTS = PANEL / VW > 0 ? PANEL / VW : 1 };
+    enum { PARTS = PANEL / VW };
     vf sums[TILE][PARTS];
     for (int r = 0; r < rows; r++)
         for (int p = 0; p < PARTS; p++)
             sums[r][p] = first ? splat(0) : load(F32, c + r * ldc, p * VW);
+    // All but the products is what a busy core has too little of: one count for eight of them.
+#pragma GCC unroll 8
     for (long k = 0; k < depth; k++) {
         vf part[PARTS];
         for (int p = 0; p < PARTS; p++) part[p] = *(const vf *)(panel + k * PANEL + p * VW);
         for (int r = 0; r < rows; r++)
-            for (int p = 0; p < PARTS; p++) sums[r][p] += splat(x[r * ldx + k]) * part[p];
+            for (int p = 0; p < PARTS; p++) sums[r][p] += splat(x[k * TILE + r]) * part[p];
     }
     for (int r = 0; r < rows; r++)
         for (int p = 0; p < PARTS; p++) store(F32, c + r * ldc, p * VW, sums[r][p]);
 }
 
-void tiles(int rows, const float *x, long ldx, const float *panel, long depth, float *c, long ldc,
-           int first) {
+void tiles(int rows, const float *x, const float *panel, long depth, float *c, long ldc, int first) {
     switch (rows) {
-        case 1: tile(1, x, ldx, panel, depth, c, ldc, first); break;
-        case 2: tile(2, x, ldx, panel, depth, c, ldc, first); break;
-        case 3: tile(3, x, ldx, panel, depth, c, ldc, first); break;
-        case 4: tile(4, x, ldx, panel, depth, c, ldc, first); break;
-        case 5: tile(5, x, ldx, panel, depth, c, ldc, first); break;
-        default: tile(6, x, ldx, panel, depth, c, ldc, first);
+        case 1: tile(1, x, panel, depth, c, ldc, first); break;
+        case 2: tile(2, x, panel, depth, c, ldc, first); break;
+        case 3: tile(3, x, panel, depth, c, ldc, first); break;
+        case 4: tile(4, x, panel, depth, c, ldc, first); break;
+        case 5: tile(5, x, panel, depth, c, ldc, first); break;
+        default: tile(6, x, panel, depth, c, ldc, first);
     }
 }
 
@@ -182,17 +170,18 @@ void many_rows(int x_kind, const char *x, long ldx, long m, Unpack *unpack, cons
     long height = m < ROWS ? m : ROWS, ld;
     const float *rows_of_x = wide_rows(x_kind, x, ldx, m, k, &ld);
     float *panels = scratch(&kept, &held,
-                            4 * (columns * k + height * columns + PANEL * DEPTH + 64));
+                            4 * (columns * k + height * columns + PANEL * (DEPTH + 8) +
+                                 (height + TILE) * DEPTH + 64));
     float *sums = panels + columns * k;
-    float *rows = sums + height * columns;
+    float *rows = sums + height * columns, *packed = rows + PANEL * (DEPTH + 8);
     for (long n0 = from; n0 < to; n0 += columns) {
         long n1 = n0 + columns < to ? n0 + columns : to;
         int straight = out_kind == F32 && (n1 - n0) % PANEL == 0;
         for (long k0 = 0; k0 < k; k0 += deep) {
             long k1 = k0 + deep < k ? k0 + deep : k;
             for (long n = n0; n < n1; n += PANEL)
-                pack_panel(unpack, w, ldw, n, n1, k0, k1, rows,
-                           panels + k0 * columns + (n - n0) * (k1 - k0));
+                panel_of(unpack, w, ldw, n, n1, k0, k1, rows,
+                         panels + k0 * columns + (n - n0) * (k1 - k0));
         }
         for (long m0 = 0; m0 < m; m0 += ROWS) {
             long m1 = m0 + ROWS < m ? m0 + ROWS : m;
@@ -200,11 +189,12 @@ void many_rows(int x_kind, const char *x, long ldx, long m, Unpack *unpack, cons
             long ldc = straight ? ldo : columns;
             for (long k0 = 0; k0 < k; k0 += deep) {
                 long k1 = k0 + deep < k ? k0 + deep : k, depth = k1 - k0;
+                pack_tiles(rows_of_x + m0 * ld + k0, ld, m1 - m0, depth, packed);
                 for (long n = n0; n < n1; n += PANEL)
-                    for (long r = m0; r < m1; r += TILE)
-                        tiles(m1 - r < TILE ? m1 - r : TILE, rows_of_x + r * ld + k0, ld,
+                    for (long r = 0; r < m1 - m0; r += TILE)
+                        tiles(m1 - m0 - r < TILE ? m1 - m0 - r : TILE, packed + r * depth,
                               panels + k0 * columns + (n - n0) * depth, depth,
-                              c + (r - m0) * ldc + (n - n0), ldc, k0 == 0);
+                              c + r * ldc + (n - n0), ldc, k0 == 0);
             }
             if (straight) continue;
             for (long r = m0; r < m1; r++) {

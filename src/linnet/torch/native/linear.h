@@ -3,13 +3,19 @@
 #include "vec.h"
 
 #define FEW_ROWS 8
-#define PANEL 16  // rows of the weight side by side
-#define TILE 6    // rows of x at once
+#define PANEL (2 * VW)  // rows of the weight side by side
+#define TILE 6          // rows of x at once
 
-// `rows` rows of x, at most TILE, times a panel [depth, PANEL]: stored in c, or added to it unless
+// PANEL rows of a matrix, `ld` apart, turned: [depth, PANEL].
+void pack_panel(const float *rows, long ld, long depth, float *panel);
+
+// TILE rows of x after TILE rows, each turned: [depth, TILE], zeros where x ends. Writes up to 2
+// numbers beyond.
+void pack_tiles(const float *x, long ldx, long rows, long depth, float *out);
+
+// The first `rows` rows of a tile, at most TILE, times a panel: stored in c, or added to it unless
 // this is the `first` part.
-void tiles(int rows, const float *x, long ldx, const float *panel, long depth, float *c, long ldc,
-           int first);
+void tiles(int rows, const float *x, const float *panel, long depth, float *c, long ldc, int first);
 
 // Columns k0 to k1 of one row, as f32.
 typedef void Unpack(const void *row, long k0, long k1, float *out);

@@ -20,37 +20,107 @@ typedef struct {
 
 INLINE long least(long a, long b) { return a < b ? a : b; }
 
+// `count` rows of `width` numbers, times `scale`, as f32; zeros up to `room` rows.
+INLINE void widen(int kind, const char *x, long step, long count, long room, long width, float scale,
+                  float *out, long ld) {
+    for (long r = 0; r < count; r++) {
+        long i = 0;
+        for (; i + VW <= width; i += VW)
+            store(F32, out + r * ld, i, load(kind, x + r * step, i) * scale);
+        for (; i < width; i++) out[r * ld + i] = get(kind, x + r * step, i) * scale;
+    }
+    for (long r = count; r < room; r++) memset(out + r * ld, 0, 4 * width);
+}
+
 // Keys in panels [width, PANEL] for the scores, values in panels [keys, PANEL] for what they mix;
 // zeros where a panel is wider than there are.
-static void pack(const Prompt *a, long b, long g, long from, long to, float *keys, float *values) {
+INLINE void pack(int kind, const Prompt *a, long b, long g, long count, float *rows, float *keys,
+                 float *values) {
     const char *k = a->k + b * a->k_row + g * a->k_head, *v = a->v + b * a->v_row + g * a->v_head;
-    long wide = (a->width + PANEL - 1) / PANEL * PANEL, count = to - from;
-    for (long j = 0; j < (count + PANEL - 1) / PANEL * PANEL; j++)
-        for (long i = 0; i < a->width; i++)
-            keys[j / PANEL * PANEL * a->width + i * PANEL + j % PANEL] =
-                j < count ? get(a->kind, k + (from + j) * a->k_at, i) : 0;
-    for (long j = 0; j < count; j++)
-        for (long i = 0; i < wide; i++)
-            values[i / PANEL * PANEL * count + j * PANEL + i % PANEL] =
-                i < a->width ? get(a->kind, v + (from + j) * a->v_at, i) : 0;
+    long ld = a->width + 8;
+    for (long j = 0; j < count; j += PANEL) {
+        widen(kind, k + j * a->k_at, a->k_at, least(PANEL, count - j), PANEL, a->width, 1, rows, ld);
+        pack_panel(rows, ld, a->width, keys + j * a->width);
+    }
+    for (long i = 0; i < a->width; i += PANEL)
+        for (long j = 0; j < count; j++)
+            for (long c = i; c < i + PANEL; c += VW) {
+                vf own = {0};
+                if (c + VW <= a->width) own = load(kind, v + j * a->v_at, c);
+                else for (long e = c; e < a->width; e++) own[e - c] = get(kind, v + j * a->v_at, e);
+                store(F32, values + i * count + j * PANEL, c - i, own);
+            }
 }
 
 // The row's weights in place of its scores, zeros outside [first, last): their sum.
 static float weigh(float *row, long first, long last, long count, float sink) {
     float top = sink;
-    for (long j = first; j < last; j++) top = row[j] > top ? row[j] : top;
-    for (long j = 0; j < first; j++) row[j] = 0;
-    vf sums = {0};
+    vf tops = splat(-INFINITY);
     long j = first;
-    for (; j + VW <= last; j += VW) {
+    for (; j + VW <= last; j += VW) tops = vmax(load(F32, row, j), tops);
+    for (int i = 0; i < VW; i++) top = tops[i] > top ? tops[i] : top;
+    for (; j < last; j++) top = row[j] > top ? row[j] : top;
+    memset(row, 0, 4 * first);
+    vf sums = {0};
+    for (j = first; j + VW <= last; j += VW) {
         vf weight = vexp(load(F32, row, j) - top);
         store(F32, row, j, weight);
         sums += weight;
     }
     float total = sum_of(sums) + (sink > -INFINITY ? expf(sink - top) : 0);
     for (; j < last; j++) total += row[j] = expf(row[j] - top);
-    for (; j < count; j++) row[j] = 0;
+    memset(row + last, 0, 4 * (count - last));
     return total;
+}
+
+// Blocks of queries `from` to `to`, those of a head after each other.
+INLINE void blocks(int kind, const Prompt *a, long from, long to) {
+    long wide = (a->width + PANEL - 1) / PANEL * PANEL, all = a->at + a->queries;
+    long room = (all + PANEL - 1) / PANEL * PANEL, shared = a->heads / a->groups;
+    long ld = room + 8;  // not a power of two, where rows would meet in the same lines of a cache
+    long most = room > a->width ? room : a->width;
+    float *keys = scratch(&kept, &held,
+                          4 * (room * a->width + wide * all + (PANEL + QUERIES) * (a->width + 8) +
+                               QUERIES * (ld + wide) + (QUERIES + TILE) * most + 64));
+    float *values = keys + room * a->width, *rows = values + wide * all;
+    float *asked = rows + PANEL * (a->width + 8), *scores = asked + QUERIES * (a->width + 8);
+    float *mixed = scores + QUERIES * ld, *packed = mixed + QUERIES * wide;
+    long count_blocks = (a->queries + QUERIES - 1) / QUERIES, last_packed = -1;
+    for (long item = from; item < to; item++) {
+        long block = item % count_blocks, h = item / count_blocks % a->heads;
+        long b = item / count_blocks / a->heads, g = h / shared;
+        if (last_packed != b * a->groups + g) pack(kind, a, b, g, all, rows, keys, values);
+        last_packed = b * a->groups + g;
+        long s0 = block * QUERIES, n = least(QUERIES, a->queries - s0);
+        long low = a->window > 0 && a->at + s0 - a->window + 1 > 0 ? a->at + s0 - a->window + 1 : 0;
+        low = low / PANEL * PANEL;  // whole panels
+        long count = a->at + s0 + n - low, padded = (count + PANEL - 1) / PANEL * PANEL;
+        const char *q = a->q + b * a->q_row + h * a->q_head + s0 * a->q_at;
+        widen(kind, q, a->q_at, n, n, a->width, a->scale, asked, a->width + 8);
+        pack_tiles(asked, a->width + 8, n, a->width, packed);
+        for (long j = 0; j < padded; j += PANEL)
+            for (long r = 0; r < n; r += TILE)
+                tiles(least(TILE, n - r), packed + r * a->width, keys + (low + j) * a->width,
+                      a->width, scores + r * ld + j, ld, 1);
+        float sink = a->sinks ? get(kind, a->sinks, h) : -INFINITY, total[QUERIES];
+        for (long r = 0; r < n; r++) {
+            long own = a->at + s0 + r, start = own - a->window + 1;
+            start = a->window > 0 && start > low ? start : low;
+            total[r] = weigh(scores + r * ld, start - low, own + 1 - low, count, sink);
+        }
+        pack_tiles(scores, ld, n, count, packed);
+        for (long i = 0; i < wide; i += PANEL)
+            for (long r = 0; r < n; r += TILE)
+                tiles(least(TILE, n - r), packed + r * count, values + i * all + low * PANEL, count,
+                      mixed + r * wide + i, wide, 1);
+        for (long r = 0; r < n; r++) {
+            char *out = a->out + ((b * a->queries + s0 + r) * a->heads + h) * a->width * size_of(kind);
+            long i = 0;
+            for (; i + VW <= a->width; i += VW)
+                store(kind, out, i, load(F32, mixed + r * wide, i) * (1 / total[r]));
+            for (; i < a->width; i++) put(kind, out, i, mixed[r * wide + i] * (1 / total[r]));
+        }
+    }
 }
 
 // The fields of Prompt in their order. Every query sees a key: at >= 0, at + queries <= keys.
@@ -63,44 +133,11 @@ void op_prompt(const int64_t *args, int t, int threads) {
         .queries = args[17], .keys = args[18], .width = args[19], .at = args[20],
         .window = args[21], .sinks = (char *)args[22], .scale = float_of(args[23]),
     };
-    long wide = (a.width + PANEL - 1) / PANEL * PANEL, all = a.at + a.queries;
-    long room = (all + PANEL - 1) / PANEL * PANEL, shared = a.heads / a.groups;
-    float *keys = scratch(&kept, &held,
-                          4 * (room * a.width + wide * all + QUERIES * (a.width + room + wide) + 64));
-    float *values = keys + room * a.width, *asked = values + wide * all;
-    float *scores = asked + QUERIES * a.width, *mixed = scores + QUERIES * room;
-    long blocks = (a.queries + QUERIES - 1) / QUERIES, from, to, packed = -1;
-    share(a.rows * a.heads * blocks, 1, t, threads, &from, &to);
-    for (long item = from; item < to; item++) {
-        long block = item % blocks, h = item / blocks % a.heads, b = item / blocks / a.heads;
-        long g = h / shared;
-        if (packed != b * a.groups + g) pack(&a, b, g, 0, all, keys, values);
-        packed = b * a.groups + g;
-        long s0 = block * QUERIES, rows = least(QUERIES, a.queries - s0);
-        long low = a.window > 0 && a.at + s0 - a.window + 1 > 0 ? a.at + s0 - a.window + 1 : 0;
-        long high = a.at + s0 + rows;
-        low = low / PANEL * PANEL;  // whole panels
-        long count = high - low, padded = (count + PANEL - 1) / PANEL * PANEL;
-        const char *q = a.q + b * a.q_row + h * a.q_head + s0 * a.q_at;
-        for (long r = 0; r < rows; r++)
-            for (long i = 0; i < a.width; i++)
-                asked[r * a.width + i] = get(a.kind, q + r * a.q_at, i) * a.scale;
-        for (long j = 0; j < padded; j += PANEL)
-            for (long r = 0; r < rows; r += TILE)
-                tiles(least(TILE, rows - r), asked + r * a.width, a.width, keys + (low + j) * a.width,
-                      a.width, scores + r * padded + j, padded, 1);
-        float sink = a.sinks ? get(a.kind, a.sinks, h) : -INFINITY, total[QUERIES];
-        for (long r = 0; r < rows; r++) {
-            long own = a.at + s0 + r, start = a.window > 0 && own - a.window + 1 > low ? own - a.window + 1 : low;
-            total[r] = weigh(scores + r * padded, start - low, own + 1 - low, count, sink);
-        }
-        for (long i = 0; i < wide; i += PANEL)
-            for (long r = 0; r < rows; r += TILE)
-                tiles(least(TILE, rows - r), scores + r * padded, padded, values + i * all + low * PANEL,
-                      count, mixed + r * wide + i, wide, 1);
-        for (long r = 0; r < rows; r++) {
-            char *out = a.out + ((b * a.queries + s0 + r) * a.heads + h) * a.width * size_of(a.kind);
-            for (long i = 0; i < a.width; i++) put(a.kind, out, i, mixed[r * wide + i] / total[r]);
-        }
+    long from, to;
+    share(a.rows * a.heads * ((a.queries + QUERIES - 1) / QUERIES), 1, t, threads, &from, &to);
+    switch (a.kind) {
+        case F32: blocks(F32, &a, from, to); break;
+        case BF16: blocks(BF16, &a, from, to); break;
+        default: blocks(F16, &a, from, to);
     }
 }
