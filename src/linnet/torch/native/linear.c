@@ -159,6 +159,23 @@ void tiles(int rows, const float *x, const float *panel, long depth, float *c, l
     }
 }
 
+INLINE void unpack_dense(int kind, const void *row, long k0, long k1, float *out) {
+    long k = k0;
+    for (; k + VW <= k1; k += VW) store(F32, out, k - k0, load(kind, row, k));
+    for (; k < k1; k++) out[k - k0] = get(kind, row, k);
+}
+
+static void unpack_f32(const void *row, long k0, long k1, float *out) {
+    memcpy(out, (const float *)row + k0, 4 * (k1 - k0));
+}
+static void unpack_bf16(const void *row, long k0, long k1, float *out) {
+    unpack_dense(BF16, row, k0, k1, out);
+}
+static void unpack_f16(const void *row, long k0, long k1, float *out) {
+    unpack_dense(F16, row, k0, k1, out);
+}
+static Unpack *const UNPACK[] = {unpack_f32, unpack_bf16, unpack_f16};
+
 static __thread void *kept;
 static __thread size_t held;
 
@@ -167,13 +184,13 @@ void many_rows(int x_kind, const char *x, long ldx, long m, Unpack *unpack, cons
     // Parts of equal depth: a short last one would cost as much as a long one.
     long parts = (k + DEPTH - 1) / DEPTH, deep = ((k + parts - 1) / parts + 31) / 32 * 32;
     long columns = to - from < COLUMNS ? (to - from + PANEL - 1) / PANEL * PANEL : COLUMNS;
-    long height = m < ROWS ? m : ROWS, ld;
-    const float *rows_of_x = wide_rows(x_kind, x, ldx, m, k, &ld);
+    long height = m < ROWS ? m : ROWS;
     float *panels = scratch(&kept, &held,
                             4 * (columns * k + height * columns + PANEL * (DEPTH + 8) +
-                                 (height + TILE) * DEPTH + 64));
+                                 (height + TILE) * DEPTH + ROWS * (DEPTH + 8) + 128));
     float *sums = panels + columns * k;
     float *rows = sums + height * columns, *packed = rows + PANEL * (DEPTH + 8);
+    float *wide = packed + (height + TILE) * DEPTH + 16;
     for (long n0 = from; n0 < to; n0 += columns) {
         long n1 = n0 + columns < to ? n0 + columns : to;
         int straight = out_kind == F32 && (n1 - n0) % PANEL == 0;
@@ -189,7 +206,12 @@ void many_rows(int x_kind, const char *x, long ldx, long m, Unpack *unpack, cons
             long ldc = straight ? ldo : columns;
             for (long k0 = 0; k0 < k; k0 += deep) {
                 long k1 = k0 + deep < k ? k0 + deep : k, depth = k1 - k0;
-                pack_tiles(rows_of_x + m0 * ld + k0, ld, m1 - m0, depth, packed);
+                const float *own = (const float *)(x + m0 * ldx) + k0;
+                if (x_kind != F32)
+                    for (long r = m0; r < m1; r++)
+                        UNPACK[x_kind](x + r * ldx, k0, k1, wide + (r - m0) * (DEPTH + 8));
+                pack_tiles(x_kind == F32 ? own : wide, x_kind == F32 ? ldx / 4 : DEPTH + 8, m1 - m0,
+                           depth, packed);
                 for (long n = n0; n < n1; n += PANEL)
                     for (long r = 0; r < m1 - m0; r += TILE)
                         tiles(m1 - m0 - r < TILE ? m1 - m0 - r : TILE, packed + r * depth,
@@ -216,23 +238,6 @@ void many_rows(int x_kind, const char *x, long ldx, long m, Unpack *unpack, cons
         }
     }
 }
-
-INLINE void unpack_dense(int kind, const void *row, long k0, long k1, float *out) {
-    long k = k0;
-    for (; k + VW <= k1; k += VW) store(F32, out, k - k0, load(kind, row, k));
-    for (; k < k1; k++) out[k - k0] = get(kind, row, k);
-}
-
-static void unpack_f32(const void *row, long k0, long k1, float *out) {
-    memcpy(out, (const float *)row + k0, 4 * (k1 - k0));
-}
-static void unpack_bf16(const void *row, long k0, long k1, float *out) {
-    unpack_dense(BF16, row, k0, k1, out);
-}
-static void unpack_f16(const void *row, long k0, long k1, float *out) {
-    unpack_dense(F16, row, k0, k1, out);
-}
-static Unpack *const UNPACK[] = {unpack_f32, unpack_bf16, unpack_f16};
 
 // ---------------------------------------------------------------- the op
 
