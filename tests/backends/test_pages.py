@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +139,7 @@ def test_a_room() -> None:
         assert not tensor.any()
         spans.append((tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes))
     spans.sort()
-    assert all(end <= start for (_, end), (start, _) in zip(spans, spans[1:], strict=False))
+    assert all(end <= start for (_, end), (start, _) in pairwise(spans))
     assert not room.has(torch.ones(3))
     halves = room.empty((4,), torch.bfloat16)
     assert halves is not None
