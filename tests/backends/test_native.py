@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
 from linnet.torch import native
-from linnet.torch.native import ops
+from linnet.torch.native import build, ops
 
 # Rounded once to the dtype: half a unit of the last place, and what f32 sums lose.
 NEAR = {torch.float32: 2e-6, torch.bfloat16: 4.5e-3, torch.float16: 6e-4}
@@ -151,6 +153,109 @@ def test_attention_of_a_prompt(dtype: torch.dtype, queries: int) -> None:
                 found = ops.attend_prompt(query, key, value, 0.125, at, window, sinks)
                 position = torch.tensor(at)
                 close(found, attended(query, key, value, position, window or 0, sinks), dtype)
+
+
+@pytest.mark.parametrize("queries", [1, 6])
+def test_no_number_among_what_is_attended(queries: int) -> None:
+    """NaN is not swallowed, and a score of minus infinity weighs nothing."""
+    for keys in (8, 33):
+        query, key, value = drawn(1, 2, queries, 16), drawn(1, 1, keys, 16), drawn(1, 1, keys, 16)
+        query[..., 0] = query[..., 0].abs() + 1
+        for bad in (float("nan"), float("-inf")):
+            key[0, 0, :2, 0] = bad
+            at = keys - queries
+            place = torch.tensor(at, dtype=torch.int32)
+            expected = attended(query, key, value, place, 0, None)
+            found = (
+                ops.attend(query, key, value, 0.125, place)
+                if queries < 5
+                else ops.attend_prompt(query, key, value, 0.125, at)
+            )
+            assert torch.equal(found.isnan(), expected.isnan()), (keys, bad)
+            assert torch.allclose(found.double(), expected, atol=1e-5, equal_nan=True)
+
+
+def test_sinks_that_lie_apart() -> None:
+    query, key = drawn(1, 4, 6, 16), drawn(1, 2, 40, 16)
+    apart = drawn(8)[::2]
+    for few in (query, query[:, :, :2]):
+        kernel = ops.attend_prompt if few is query else ops.attend
+        found = kernel(few, key, key, 0.125, 5, None, apart)
+        close(found, attended(few, key, key, torch.tensor(5), 0, apart), torch.float32)
+
+
+def test_rows_of_nothing() -> None:
+    assert ops.rms_norm(drawn(3, 0), drawn(0), 1e-5).shape == (3, 0)
+
+
+def test_what_new_tensors_are_by_default_does_not_matter() -> None:
+    x, weight, query, key = drawn(3, 40), drawn(7, 40), drawn(1, 4, 2, 16), drawn(1, 4, 99, 16)
+    norm, cache, at = drawn(40), torch.zeros(1, 4, 99, 16), torch.tensor([1, 2], dtype=torch.int32)
+
+    def run() -> list[Tensor]:
+        ops.put_span_(cache, query, 3)
+        return [
+            ops.linear(x, weight),
+            ops.rms_norm(x, norm, 1e-5),
+            ops.silu_gated(x, x),
+            ops.rope(query, key[0, 0, :2], key[0, 0, :2]),
+            ops.attend(query, key, key, 0.125, 50),
+            ops.attend_prompt(query, key, key, 0.125, 50),
+            ops.rows_of(weight, at),
+            cache,
+        ]
+
+    expected = run()
+    with torch.device("meta"):
+        assert all(map(torch.equal, run(), expected))
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        assert all(map(torch.equal, run(), expected))
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="asks Linux for its memory")
+def test_a_thread_that_ends_leaves_no_memory() -> None:
+    x, weight = drawn(9, 8192, dtype=torch.bfloat16), drawn(512, 8192, dtype=torch.bfloat16)
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def in_thread() -> None:
+        other = threading.Thread(target=ops.linear, args=(x, weight))
+        other.start()
+        other.join()
+
+    in_thread()
+    before = resident()
+    for _ in range(6):
+        in_thread()  # 21 MB of its own
+    assert resident() - before < 63 << 20
+
+
+def test_a_damaged_library_is_made_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    whole = native.library()
+    assert whole is not None
+
+    def compiled(compiler: str, path: Path) -> bool:
+        path.write_bytes(Path(whole._name).read_bytes())
+        return True
+
+    monkeypatch.setenv("LINNET_NATIVE_CACHE", str(tmp_path))
+    monkeypatch.setattr(build, "_compile", compiled)
+    (tmp_path / Path(whole._name).name).write_bytes(b"\x7fELF")
+    assert build.library.__wrapped__() is not None
+
+
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless(*_: object) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("LINNET_NATIVE_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    assert build.library.__wrapped__() is None
 
 
 def test_what_a_kernel_does_not_take() -> None:

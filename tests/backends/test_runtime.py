@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import mmap
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from effort import calls
 from linnet.diagnostics import PlanError
 from linnet.loading import load_source
 from linnet.torch.emit import emit
+from linnet.torch.pages import SMALLEST, Room
 from linnet.weights import write_safetensors
 
 SOURCE = """module small
@@ -267,6 +269,35 @@ def test_inference_mode_leaves_nothing_behind(source: Path) -> None:
         made(TOKENS)
     made.head.weight.requires_grad_(True)
     made(TOKENS).sum().backward()
+
+
+def test_what_is_loaded_in_inference_mode_is_like_any_other(source: Path) -> None:
+    with torch.inference_mode():
+        model = lt.load(source)
+        copied = copy.deepcopy(model)
+    for one in (model, copied):
+        one.reset_state()
+        assert not any(t.is_inference() for t in (*one.parameters(), *one.buffers()))
+
+
+def test_random_weights_hang_on_the_seed_alone(source: Path) -> None:
+    expected = lt.load(source).state_dict()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"):
+            found = lt.load(source).state_dict()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert all(torch.equal(found[path], expected[path]) for path in expected)
+
+
+def test_large_pages_that_the_system_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refusing(mmap.mmap):
+        def madvise(self, *_: int) -> None:
+            raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(mmap, "mmap", Refusing)
+    assert Room(SMALLEST).empty((4, 4), torch.float32) is None
 
 
 def test_a_traceback_shows_generated_lines(model: lt.LinnetModule) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
+import threading
+from functools import partial
 
 import pytest
 import torch
@@ -12,6 +14,8 @@ from torch import Tensor
 
 import linnet.torch as lt
 from linnet.torch import native
+from linnet.torch.graphs import _holding
+from linnet.torch.kernels import HOLDING
 from linnet.torch.native import ops, tape
 from models.tiny import FAMILY, SIZES
 
@@ -79,6 +83,51 @@ def test_what_is_replaced_is_read(pair: tuple[lt.LinnetModule, lt.LinnetModule])
             for _ in range(3):
                 got = captured.run_entry("decode", step, compile="reduce-overhead")
                 assert torch.equal(got, want)
+
+
+def test_a_transposed_weight_is_read(pair: tuple[lt.LinnetModule, lt.LinnetModule]) -> None:
+    """It lies where it lay, with the same shape, alone (o_proj) or beside others (q_proj)."""
+    plain, captured = pair
+    with torch.no_grad():
+        for name in ("o_proj", "q_proj"):
+            results = []
+            for model in pair:
+                model.reset_state()
+                weight = getattr(model.layers[0].attention, name).weight
+                weight.mul_(30)
+                run = partial(model.run_entry, "prefill", [tokens(2, 4), 0], compile=False)
+                run()
+                for _ in range(3):
+                    model.run_entry("decode", [tokens(2, 1), 4], compile="reduce-overhead")
+                weight.data = weight.data.t()
+                run()
+                results.append(model.run_entry("decode", [tokens(2, 1), 4], compile=False))
+            same = captured.run_entry("decode", [tokens(2, 1), 4], compile="reduce-overhead")
+            assert torch.equal(results[0], same)
+            weights = {path: tensor.contiguous() for path, tensor in plain.state_dict().items()}
+            fresh = copy.deepcopy(plain)
+            fresh.load_state_dict(weights, assign=True)
+            assert torch.allclose(fresh.run_entry("decode", [tokens(2, 1), 4]), results[0], 1e-3)
+
+
+def test_constants_of_two_threads() -> None:
+    """What one thread's recording reads is kept by no other."""
+    one: dict[object, object] = {}
+    begun, ended = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with _holding({}):
+            begun.set()
+            ended.wait()
+
+    thread = threading.Thread(target=other)
+    with _holding(one):
+        thread.start()
+        begun.wait()
+        assert HOLDING.held is one
+    ended.set()
+    thread.join()
+    assert HOLDING.held is None
 
 
 def test_sums_run_in_c() -> None:

@@ -116,7 +116,7 @@ def _native(x: Tensor, weights: Sequence[Blocks], wide: bool) -> list[Tensor]:
     rows, width = shape.numel(), x.shape[-1]
     kind = native.KIND[dtype]
     step = (x.stride(0) if x.ndim == 2 else width) * dtype.itemsize
-    outs = [torch.empty((*shape, weight.shape[0]), dtype=dtype) for weight in weights]
+    outs = [x.new_empty((*shape, weight.shape[0])) for weight in weights]
     calls = [
         (
             x.data_ptr(),
@@ -141,7 +141,7 @@ def _native(x: Tensor, weights: Sequence[Blocks], wide: bool) -> list[Tensor]:
 
 def _rows(ids: Tensor, table: Blocks) -> Tensor:
     width = table.shape[1]
-    out = torch.empty((*ids.shape, width), dtype=table.dtype)
+    out = ids.new_empty((*ids.shape, width), dtype=table.dtype)
     native.run(
         out.numel(),
         native.BLOCK_ROWS,

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from linnet.torch import native
-from linnet.torch.kernels import once
+from linnet.torch.kernels import HOLDING
 from linnet.torch.layout import Watch
 from linnet.torch.regions import called, functions_of, is_work, native_names, reaching
 
@@ -221,11 +221,11 @@ class Graphs:
 @contextmanager
 def _holding(constants: dict[object, Any]) -> Iterator[None]:
     """Constants that are read meanwhile are these, or become so."""
-    before, once.held = once.held, constants
+    before, HOLDING.held = HOLDING.held, constants
     try:
         yield
     finally:
-        once.held = before
+        HOLDING.held = before
 
 
 def _signature(arg: object) -> object:

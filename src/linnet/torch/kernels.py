@@ -4,9 +4,10 @@ native implementations of std's ops with the table that says where each may run.
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,15 +28,23 @@ Number = bool | int | float
 # ---------------------------------------------------------------- constants
 
 
+class _Holding(threading.local):
+    """Who keeps what this thread reads of `once`, beside `once` itself."""
+
+    held: dict[object, Any] | None = None
+
+
+HOLDING = _Holding()
+
+
 class once:
     """A function of sizes alone that runs once for each of them and for each device.
 
-    The results of the last few sizes are kept, and those that are read while `held` is a dict, by
-    its owner as well.
+    The results of the last few sizes are kept, and those that are read while `HOLDING.held` is a
+    dict, by its owner as well.
     """
 
     KEPT = 8
-    held: ClassVar[dict[object, Any] | None] = None
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -46,11 +55,12 @@ class once:
         if torch.compiler.is_compiling():
             return self.function(*sizes)
         key = (self.function.__globals__["DEVICE"], *sizes)
-        if once.held is None:
+        held = HOLDING.held
+        if held is None:
             return self._value(key)
-        if (self, key) not in once.held:
-            once.held[self, key] = self._value(key)
-        return once.held[self, key]
+        if (self, key) not in held:
+            held[self, key] = self._value(key)
+        return held[self, key]
 
     def _value(self, key: tuple[Any, ...]) -> Any:
         if key in self._known:

@@ -28,6 +28,7 @@ _NAMES = "_laid_names"
 # Whose such a tensor is, by its address.
 _OWNERS: WeakValueDictionary[int, nn.Module] = WeakValueDictionary()
 _TRAINED = attrgetter("requires_grad")
+_STRIDES: Callable[[Any], Any] = Tensor.stride
 
 
 class Watch:
@@ -70,13 +71,18 @@ class _Tree:
 
 
 class _Tensors:
-    """The addresses of tensors under their names, and whether a gradient is asked for, as seen."""
+    """Where tensors under their names lie, and whether a gradient is asked for, as seen."""
 
     def __init__(self, slots: Iterable[tuple[Held, str]]) -> None:
         listed = [(h, n, address) for h, n in slots if (address := _address(h.get(n))) is not None]
         self._held = [held for held, _, _ in listed]
         self._names = [name for _, name, _ in listed]
         self._addresses = [address for _, _, address in listed]
+        # What is square is of the same shape when it is transposed, and lies where it lay.
+        square = [(h, n) for h, n, _ in listed if len(set(h[n].shape)) < h[n].dim()]
+        self._square = [held for held, _ in square]
+        self._square_names = [name for _, name in square]
+        self._strides = [held[name].stride() for held, name in square]
         self._trained = [held[name].requires_grad for held, name, _ in listed]
 
     def same(self) -> bool:
@@ -86,6 +92,9 @@ class _Tensors:
         except (TypeError, RuntimeError):  # gone, or a tensor without memory
             return False
         if addresses != self._addresses:
+            return False
+        turned = map(dict.get, self._square, self._square_names)
+        if list(map(_STRIDES, turned)) != self._strides:
             return False
         # Who wants no gradient now may use one that is asked for later.
         return not torch.is_grad_enabled() or list(map(_TRAINED, found)) == self._trained

@@ -28,7 +28,8 @@ class Room:
     """Memory for tensors that are filled one after another; each keeps what it lies in alive.
 
     There is none for fewer bytes than pay, for more than half of what the machine has left (files
-    stay mapped then, and take none), on other systems than Linux, or with LINNET_LARGE_PAGES=0.
+    stay mapped then, and take none), where the system has none to give, or with
+    LINNET_LARGE_PAGES=0.
     """
 
     def __init__(self, expected: int) -> None:
@@ -46,7 +47,9 @@ class Room:
             return None
         start = -(-self._at // _LINE) * _LINE
         if self._chunk is None or start + size > self._end:
-            self._more(max(size, min(_CHUNK, self._left)))
+            if not self._more(max(size, min(_CHUNK, self._left))):
+                self._left = 0
+                return None
             start = self._at
         assert self._chunk is not None
         self._at = start + size
@@ -64,15 +67,23 @@ class Room:
         own = self.empty(tuple(tensor.shape), tensor.dtype) if tensor.is_cpu else None
         return tensor if own is None else own.copy_(tensor)
 
-    def _more(self, size: int) -> None:
-        """A chunk that begins where a large page can; what is not touched takes no memory."""
+    def _more(self, size: int) -> bool:
+        """A chunk that begins where a large page can; what is not touched takes no memory.
+
+        False where the system refuses: a limit of the process, or a kernel without large pages.
+        """
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        self._chunk = mmap.mmap(-1, size + PAGE, flags=flags)
-        self._chunk.madvise(mmap.MADV_HUGEPAGE)
-        address = torch.frombuffer(self._chunk, dtype=torch.uint8, count=1).data_ptr()
+        try:
+            chunk = mmap.mmap(-1, size + PAGE, flags=flags)
+            chunk.madvise(mmap.MADV_HUGEPAGE)
+        except OSError:
+            return False
+        self._chunk = chunk
+        address = torch.frombuffer(chunk, dtype=torch.uint8, count=1).data_ptr()
         self._at = -address % PAGE
         self._end = self._at + size
         self._chunks.append((address, address + size + PAGE))
+        return True
 
 
 def large_pages() -> bool:

@@ -83,6 +83,11 @@ _LATER: dict[str, tuple[object, ...]] = {}
 _KNOWN_CALLS = 256
 
 
+# What is made in inference mode could neither be written nor trained outside it.
+_ordinary = torch.inference_mode(False)
+
+
+@_ordinary
 def load(
     source: str | Path,
     *,
@@ -242,6 +247,7 @@ def load_function(
     return Function(LinnetModule(program, policy, place, checked=checked, compile=compile), name)
 
 
+@_ordinary
 def bind_weights(
     module: LinnetModule,
     weights: Weights,
@@ -461,10 +467,10 @@ class LinnetModule(Training):
         open_slots = [s for s in self._slots() if s[1].is_meta and s[0] not in elsewhere]
         room = Room(sum(unfilled.nbytes for _, unfilled, _ in open_slots))
         for path, unfilled, _ in open_slots:
-            value = torch.zeros(unfilled.shape, dtype=unfilled.dtype)
+            value = torch.zeros(unfilled.shape, dtype=unfilled.dtype, device="cpu")
             if unfilled.dtype.is_floating_point:
                 # A shard draws the whole, so that all of them together are one model.
-                drawn = torch.randn(self._whole(path, unfilled), generator=source)
+                drawn = _drawn(self._whole(path, unfilled), source)
                 drawn = self.parts[path].cut(drawn) if path in self.parts else drawn
                 value = (drawn * 0.02).to(unfilled.dtype)
             self._take(path, value, room)
@@ -472,7 +478,7 @@ class LinnetModule(Training):
             owner, name = self._owner(path)
             held = owner._modules[name]
             if isinstance(held, Blocks) and held.data.is_meta:
-                value = torch.randn(held.shape, generator=source) * 0.02
+                value = _drawn(held.shape, source) * 0.02
                 owner._modules[name] = packed(value, self._stored, held.dtype).to(
                     self.placement.device_of(path, self.device)
                 )
@@ -568,6 +574,7 @@ class LinnetModule(Training):
             return
         self._regenerate(replace(self._variant, apart=self._layout.lay()))
 
+    @_ordinary
     def __deepcopy__(self, memo: dict[int, Any]) -> LinnetModule:
         refuse_offloaded(self.placement, "a copy")
         copied = self.__class__.__new__(self.__class__)
@@ -771,6 +778,7 @@ class LinnetModule(Training):
 
     # ------------------------------------------------ weights
 
+    @_ordinary
     def copy_weights(self, source: nn.Module | Mapping[str, Tensor]) -> None:
         """Parameters and buffers get the values of the source's tensors of the same paths.
 
@@ -832,11 +840,16 @@ def find_main(program: Program) -> str:
     return program.main
 
 
+def _drawn(shape: Sequence[int], source: torch.Generator) -> Tensor:
+    """Normal numbers that hang on the generator alone, not on what new tensors are by default."""
+    return torch.randn(shape, generator=source, dtype=torch.float32, device="cpu")
+
+
 def _from_python(where: str, value: object, dtype: DType) -> Tensor:
     """Numbers, or lists of them, that are of the dtype without rounding a float to an integer."""
     check_numbers(where, value, dtype)
     try:
-        return torch.tensor(value, dtype=DTYPES[dtype.name])
+        return torch.tensor(value, dtype=DTYPES[dtype.name], device="cpu")
     except (TypeError, ValueError) as error:
         raise PlanError(f"{where} is not a rectangle of numbers") from error
 

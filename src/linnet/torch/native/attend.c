@@ -68,8 +68,9 @@ INLINE void part(const Attention *a, int kind, int count, long b, long h, long g
             for (long j = 0; j < n; j++) top = scores[c][j] > top ? scores[c][j] : top;
             for (long j = n; j < KEYS; j++) scores[c][j] = -INFINITY;
             vf sum = {0};
+            float base = top == -INFINITY ? 0 : top;  // of such scores alone the weights are 0
             for (long j = 0; j < KEYS; j += VW) {
-                vf weight = vexp(load(F32, scores[c], j) - top);
+                vf weight = vexp(load(F32, scores[c], j) - base);
                 store(F32, scores[c], j, weight);
                 sum += weight;
             }

@@ -26,13 +26,23 @@ def library() -> ctypes.CDLL | None:
     compiler = _compiler()
     if compiler is None:
         return None
-    path = _folder() / f"native-{_key(compiler)}.so"
-    if not path.exists() and not _compile(compiler, path):
+    folder = _folder()
+    if folder is None:
         return None
+    path = folder / f"native-{_key(compiler)}.so"
+    if path.exists() and (found := _opened(path)) is not None:
+        return found
+    return _opened(path) if _compile(compiler, path) else None
+
+
+def _opened(path: Path) -> ctypes.CDLL | None:
+    """The library at the path, or None where a file is none of ours: cut short, say."""
     try:
-        return ctypes.CDLL(str(path))
-    except OSError:
+        found = ctypes.CDLL(str(path))
+        found.linnet_run  # noqa: B018 - a name that is looked up
+    except (OSError, AttributeError):
         return None
+    return found
 
 
 def _compiler() -> str | None:
@@ -42,12 +52,18 @@ def _compiler() -> str | None:
     return next((found for name in names if name and (found := shutil.which(name))), None)
 
 
-def _folder() -> Path:
-    """Where compiled code is kept: $LINNET_NATIVE_CACHE, else linnet/native in the user's cache."""
+def _folder() -> Path | None:
+    """Where compiled code is kept: $LINNET_NATIVE_CACHE, else linnet/native in the user's cache.
+
+    None for a user without a home.
+    """
     chosen = os.environ.get("LINNET_NATIVE_CACHE")
-    if chosen:
-        return Path(chosen).expanduser()
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    try:
+        if chosen:
+            return Path(chosen).expanduser()
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError:
+        return None
     return Path(home) / "linnet" / "native"
 
 

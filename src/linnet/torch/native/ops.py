@@ -20,7 +20,7 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
     if weight.stride(1) != 1:
         weight = weight.contiguous()
     rows = x.shape[:-1].numel()
-    out = torch.empty((*x.shape[:-1], count), dtype=x.dtype)
+    out = x.new_empty((*x.shape[:-1], count))
     size = x.dtype.itemsize
     step = x.stride(0) if x.ndim == 2 else width
     run(
@@ -46,6 +46,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     x, weight = x.contiguous(), weight.contiguous()
     out = torch.empty_like(x)
     width = weight.shape[0]
+    if not width:
+        return out
     run(
         x.numel(),
         native.RMS_NORM,
@@ -66,7 +68,7 @@ def rope(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
         x = x.contiguous()
     cosines, sines = cosines.contiguous(), sines.contiguous()
     rows, heads, positions, width = x.shape
-    out = torch.empty(x.shape, dtype=x.dtype)
+    out = x.new_empty(x.shape)
     size = x.dtype.itemsize
     run(
         x.numel(),
@@ -91,7 +93,7 @@ def silu_gated(gate: Tensor, up: Tensor) -> Tensor:
     """`silu(gate) * up` of `[*S, N]`, in f32 and rounded once."""
     shape, width = gate.shape, gate.shape[-1] if gate.ndim else 1
     gate, up = _as_rows(gate), _as_rows(up)
-    out = torch.empty(shape, dtype=gate.dtype)
+    out = gate.new_empty(shape)
     size = gate.dtype.itemsize
     run(
         4 * gate.numel(),
@@ -147,13 +149,14 @@ def attend(
     up to its own, with a window that many of them; one that sees none gets the mean of all values.
     """
     query, key, value = (x if x.stride(3) == 1 else x.contiguous() for x in (query, key, value))
-    place = torch.as_tensor(at, dtype=torch.int32).contiguous()
+    sinks = None if sinks is None else sinks.contiguous()
+    place = _place(at).contiguous()
     native.keep(place)
     rows, heads, queries, width = query.shape
     keys, groups = key.shape[2], key.shape[1]
     chunks = min(torch.get_num_threads(), max(1, keys // _PART), 64)
-    out = torch.empty((rows, queries, heads, width), dtype=query.dtype)
-    parts = torch.empty(rows * heads * queries * chunks * (width + 2))
+    out = query.new_empty((rows, queries, heads, width))
+    parts = query.new_empty(rows * heads * queries * chunks * (width + 2), dtype=torch.float32)
     size = query.dtype.itemsize
     arguments = (
         query.data_ptr(),
@@ -182,11 +185,16 @@ def attend(
     return out.transpose(1, 2)
 
 
+def _place(at: Tensor | int) -> Tensor:
+    """The position as a kernel reads it, whatever device new tensors are made on."""
+    return at.int() if isinstance(at, Tensor) else torch.tensor(at, dtype=torch.int32, device="cpu")
+
+
 def put_span_(cache: Tensor, value: Tensor, at: Tensor | int) -> None:
     """`[B, H, N, D]` into a cache `[B, H, S, D]` at positions `at` on; what lies outside is not."""
     if value.stride(3) != 1:
         value = value.contiguous()
-    place = torch.as_tensor(at, dtype=torch.int32)
+    place = _place(at)
     native.keep(place)
     rows, heads, count, width = value.shape
     size = cache.dtype.itemsize
@@ -210,7 +218,7 @@ def put_span_(cache: Tensor, value: Tensor, at: Tensor | int) -> None:
 def rows_of(table: Tensor, ids: Tensor) -> Tensor:
     """Rows `ids` (i32) of the table `[N, H]`; an id outside it reads the nearest."""
     table, ids = table.contiguous(), ids.contiguous()
-    out = torch.empty((*ids.shape, table.shape[1]), dtype=table.dtype)
+    out = table.new_empty((*ids.shape, table.shape[1]))
     width = table.shape[1] * table.dtype.itemsize
     run(
         out.numel(),
@@ -236,8 +244,9 @@ def attend_prompt(
 ) -> Tensor:
     """`attend` for many queries, each of which sees a key: `at` >= 0, `at` + S <= K."""
     query, key, value = (x if x.stride(3) == 1 else x.contiguous() for x in (query, key, value))
+    sinks = None if sinks is None else sinks.contiguous()
     rows, heads, queries, width = query.shape
-    out = torch.empty((rows, queries, heads, width), dtype=query.dtype)
+    out = query.new_empty((rows, queries, heads, width))
     size = query.dtype.itemsize
     run(
         rows * heads * queries * (at + queries) * width,

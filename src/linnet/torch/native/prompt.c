@@ -60,6 +60,7 @@ static float weigh(float *row, long first, long last, long count, float sink) {
     for (; j + VW <= last; j += VW) tops = vmax(load(F32, row, j), tops);
     for (int i = 0; i < VW; i++) top = tops[i] > top ? tops[i] : top;
     for (; j < last; j++) top = row[j] > top ? row[j] : top;
+    if (top == -INFINITY) top = 0;  // of such scores alone the weights are 0
     memset(row, 0, 4 * first);
     vf sums = {0};
     for (j = first; j + VW <= last; j += VW) {

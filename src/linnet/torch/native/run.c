@@ -1,5 +1,7 @@
 // Runs one op, or a list of them, with a team of threads.
 #include <omp.h>
+#include <pthread.h>
+#include <stdio.h>
 
 #include "ops.h"
 
@@ -9,6 +11,36 @@ static Op *const OPS[] = {
 };
 
 long linnet_count(void) { return sizeof OPS / sizeof *OPS; }
+
+#define KEPT 8
+
+// What this thread keeps: where the pointers are.
+static __thread void **own[KEPT];
+static __thread int count;
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_key_t ends;
+
+static void give_back(void *unused) {
+    (void)unused;
+    while (count > 0) free(*own[--count]);
+}
+
+static void watch(void) { pthread_key_create(&ends, give_back); }
+
+void grow(void **kept, size_t *held, size_t bytes) {
+    if (!*kept && count < KEPT) {
+        pthread_once(&once, watch);
+        pthread_setspecific(ends, own);
+        own[count++] = kept;
+    }
+    free(*kept);
+    *held = bytes + bytes / 4 + 4096;
+    if (posix_memalign(kept, 64, *held)) {
+        fprintf(stderr, "linnet: there is no memory for %zu bytes\n", *held);
+        abort();
+    }
+}
 
 // A record is little work where its count has this bit: one thread does it while the others wait.
 #define LITTLE ((int64_t)1 << 32)

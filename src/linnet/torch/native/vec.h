@@ -177,16 +177,18 @@ INLINE void store(int kind, void *p, long i, vf x) {
     }
 }
 
+// The larger one, b where either is NaN.
 INLINE vf vmax(vf a, vf b) {
     vi more = a > b;
     return (vf)(((vi)a & more) | ((vi)b & ~more));
 }
 
-// exp by powers of two and a polynomial (Cephes, Moshier): within 2 ulp; below -87.3 it is 0.
+// exp by powers of two and a polynomial (Cephes, Moshier): within 2 ulp; below -87.3 it is 0, and of
+// NaN it is NaN.
 INLINE vf vexp(vf x) {
     vi under = x < splat(-87.3f);
     vf low = splat(-87.3f), high = splat(88.7f);
-    x = vmax(x, low);
+    x = vmax(low, x);  // in this order, which keeps NaN
     vi over = x > high;
     x = (vf)(((vi)high & over) | ((vi)x & ~over));
     vf turns = x * 1.44269504088896341f;
@@ -205,13 +207,12 @@ INLINE vf vexp(vf x) {
     return (vf)((vi)y & ~under);
 }
 
+// Memory for `scratch`: what *kept was is gone, what it is now is freed when the thread ends.
+void grow(void **kept, size_t *held, size_t bytes);
+
 // Memory of a thread's own, kept for the next call.
 INLINE void *scratch(void **kept, size_t *held, size_t bytes) {
-    if (bytes > *held) {
-        free(*kept);
-        *held = bytes + bytes / 4 + 4096;
-        if (posix_memalign(kept, 64, *held)) abort();
-    }
+    if (bytes > *held) grow(kept, held, bytes);
     return *kept;
 }
 
