@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from linnet.torch import native
+from linnet.torch import native, quantised
 from linnet.torch.native import build, ops
 
 # Rounded once to the dtype: half a unit of the last place, and what f32 sums lose.
@@ -303,3 +303,47 @@ def test_without_a_compiler() -> None:
         found.append(done.stdout.split())
     assert [answers[0] for answers in found] == ["False", "True"]
     assert float(found[0][1]) == pytest.approx(float(found[1][1]), rel=1e-5)
+
+
+def bytes_of(*shape: int) -> torch.Tensor:
+    return torch.randint(0, 256, shape, dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [1, 3, 8, 9, 50])
+def test_weights_as_std_quant_stores_them(dtype: torch.dtype, rows: int) -> None:
+    count = 37
+    for groups, half in ((700, 1), (5, 3), (3, 64), (2, 16), (1, 4)):
+        x = drawn(2, rows, groups * 2 * half, dtype=dtype)[0]
+        packed, zero = bytes_of(count, groups, half), bytes_of(count, groups) & 15
+        scale = drawn(count, groups, dtype=dtype)
+        weight = quantised.dequantize_int4_groups(packed, scale, zero).double()
+        found = ops.packed_linear(x, packed, ops.INT4_GROUPS, scale, zero, dtype)
+        close(found, x.double() @ weight.T, dtype)
+    for width in (1, 7, 8, 300, 700):
+        x, packed = drawn(rows, width, dtype=dtype), bytes_of(count, width)
+        for scale in (drawn(count), drawn(count).bfloat16()):
+            weight = quantised.decode_fp8(packed).double() * scale.double()[:, None]
+            found = ops.packed_linear(x / 64, packed, ops.FP8, scale)
+            close(found, (x / 64).double() @ weight.T, dtype)
+    for groups in (1, 3, 22):
+        x, packed = drawn(rows, groups * 32, dtype=dtype), bytes_of(count, groups, 16)
+        scales = torch.randint(120, 132, (count, groups), dtype=torch.uint8)
+        weight = quantised._mxfp4(packed, scales, dtype).double()
+        found = ops.packed_linear(x, packed, ops.MXFP4, scales, rounded=dtype)
+        close(found, x.double() @ weight.T, dtype)
+
+
+def test_every_code_of_few_bits() -> None:
+    every = torch.arange(256, dtype=torch.uint8)[:, None]
+    found = ops.packed_linear(torch.ones(1, 1), every, ops.FP8, torch.ones(256))
+    assert torch.equal(found[0], quantised.decode_fp8(every)[:, 0])
+    blocks = torch.arange(256, dtype=torch.uint8).reshape(16, 1, 16)
+    for scale in (0, 66, 127, 190, 255):
+        scales = torch.full((16, 1), scale, dtype=torch.uint8)
+        each = ops.packed_linear(torch.eye(32), blocks, ops.MXFP4, scales)
+        assert torch.equal(each, quantised._mxfp4(blocks, scales, torch.float32).T)
+    packed = torch.arange(256, dtype=torch.uint8).reshape(16, 1, 16)
+    zero, scale = torch.arange(16, dtype=torch.uint8)[:, None], torch.full((16, 1), 0.1)
+    each = ops.packed_linear(torch.eye(32), packed, ops.INT4_GROUPS, scale, zero)
+    assert torch.equal(each, quantised.dequantize_int4_groups(packed, scale, zero).T)

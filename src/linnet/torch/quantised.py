@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from linnet.torch import native
+from linnet.torch.native import ops
 
 # ---------------------------------------------------------------- experts
 
@@ -28,14 +32,9 @@ def combine_experts(x: Tensor, weight: Tensor, experts: Tensor, weights: Tensor)
 
 
 def mxfp4_experts(x: Tensor, blocks: Tensor, scales: Tensor, experts: Tensor) -> Tensor:
-    """`linear_experts` over MXFP4 blocks, of which one expert's at a time is decoded."""
-    return _products(
-        x,
-        experts,
-        len(blocks),
-        blocks.shape[1],
-        lambda e: _mxfp4(blocks[e], scales[e], x.dtype),
-    )
+    """`linear_experts` over MXFP4 blocks."""
+    product = partial(_mxfp4_linear, blocks=blocks, scales=scales, dtype=x.dtype)
+    return _grouped(x, experts, len(blocks), blocks.shape[1], product)
 
 
 def mxfp4_experts_shared(x: Tensor, blocks: Tensor, scales: Tensor, experts: Tensor) -> Tensor:
@@ -54,13 +53,8 @@ def mxfp4_combine_experts(
     x: Tensor, blocks: Tensor, scales: Tensor, experts: Tensor, weights: Tensor
 ) -> Tensor:
     """`mxfp4_experts` summed over K with `weights`, in f32 and rounded once."""
-    own = _products(
-        x.float(),
-        experts,
-        len(blocks),
-        blocks.shape[1],
-        lambda e: _mxfp4(blocks[e], scales[e], x.dtype).float(),
-    )
+    product = partial(_mxfp4_linear, blocks=blocks, scales=scales, dtype=x.dtype)
+    own = _grouped(x.float(), experts, len(blocks), blocks.shape[1], product)
     return _mixed(own, weights)
 
 
@@ -68,13 +62,20 @@ def _products(
     x: Tensor, experts: Tensor, count: int, width: int, matrix: Callable[[int], Tensor]
 ) -> Tensor:
     """One matrix product for each expert in use, over the inputs that it gets."""
+    return _grouped(x, experts, count, width, lambda own, e: F.linear(own, matrix(e)))
+
+
+def _grouped(
+    x: Tensor, experts: Tensor, count: int, width: int, product: Callable[[Tensor, int], Tensor]
+) -> Tensor:
+    """What each expert in use makes of the inputs that it gets, in one call each."""
     chosen = experts.clamp(0, count - 1).flatten()
     if not len(chosen):
         return x.new_zeros(*experts.shape, width)
     order = chosen.argsort(stable=True)
     sizes = torch.bincount(chosen, minlength=count).tolist()
     grouped = torch.split(x.flatten(0, 1)[order], sizes)
-    parts = [F.linear(own, matrix(e)) for e, own in enumerate(grouped) if len(own)]
+    parts = [product(own, e) for e, own in enumerate(grouped) if len(own)]
     return torch.cat(parts)[order.argsort()].reshape(*experts.shape, width)
 
 
@@ -105,6 +106,16 @@ def _mxfp4(blocks: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
     return (numbers * power[..., None]).to(dtype).flatten(1)
 
 
+def _mxfp4_linear(
+    x: Tensor, expert: int, *, blocks: Tensor, scales: Tensor, dtype: torch.dtype
+) -> Tensor:
+    """x times one expert's matrix, whose numbers are of the dtype."""
+    own, scale = blocks[expert], scales[expert]
+    if native.takes(x) and own.is_cpu and dtype in native.KIND:
+        return ops.packed_linear(x, own, ops.MXFP4, scale, rounded=dtype)
+    return F.linear(x, _mxfp4(own, scale, dtype).to(x.dtype))
+
+
 def decode_fp8(bits: Tensor) -> Tensor:
     """The values of E4M3 bytes in f32; the two codes for NaN are 480 and -480."""
     value = bits.view(torch.float8_e4m3fn).float()
@@ -113,7 +124,10 @@ def decode_fp8(bits: Tensor) -> Tensor:
 
 def linear_fp8(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None = None) -> Tensor:
     """`x` times the decoded weight and its scales, in f32 and rounded once, then the bias."""
-    product = (F.linear(x.float(), decode_fp8(weight)) * scale.float()).to(x.dtype)
+    if native.takes(x, scale) and weight.is_cpu:
+        product = ops.packed_linear(x, weight, ops.FP8, scale)
+    else:
+        product = (F.linear(x.float(), decode_fp8(weight)) * scale.float()).to(x.dtype)
     return product if bias is None else product + bias
 
 
@@ -128,7 +142,10 @@ def linear_int4_groups(
     x: Tensor, packed: Tensor, scale: Tensor, zero: Tensor, bias: Tensor | None = None
 ) -> Tensor:
     """`x` times the weight that `dequantize_int4_groups` gives, then the bias."""
-    product = F.linear(x, dequantize_int4_groups(packed, scale, zero))
+    if native.takes(x, scale) and packed.is_cpu:
+        product = ops.packed_linear(x, packed, ops.INT4_GROUPS, scale, zero, x.dtype)
+    else:
+        product = F.linear(x, dequantize_int4_groups(packed, scale, zero))
     return product if bias is None else product + bias
 
 

@@ -117,7 +117,6 @@ INLINE float least_of(int format, const uint8_t *row, long u) {
 
 typedef v8 v8_at __attribute__((aligned(4), may_alias));
 typedef int16_t s8x16 __attribute__((vector_size(16)));
-typedef int32_t s8x32 __attribute__((vector_size(32)));
 
 INLINE void widen_16(s16 q, float scale, float least, float *out) {
     s8x16 parts[2];
@@ -139,17 +138,17 @@ INLINE void unpack(int format, const void *row, long k0, long k1, float *out) {
     }
 }
 
-static void unpack_q4_0(const void *row, long k0, long k1, float *out) {
-    unpack(Q4_0, row, k0, k1, out);
+static void unpack_q4_0(const Weight *w, long n, long k0, long k1, float *out) {
+    unpack(Q4_0, w->w + n * w->ldw, k0, k1, out);
 }
-static void unpack_q4_1(const void *row, long k0, long k1, float *out) {
-    unpack(Q4_1, row, k0, k1, out);
+static void unpack_q4_1(const Weight *w, long n, long k0, long k1, float *out) {
+    unpack(Q4_1, w->w + n * w->ldw, k0, k1, out);
 }
-static void unpack_q8_0(const void *row, long k0, long k1, float *out) {
-    unpack(Q8_0, row, k0, k1, out);
+static void unpack_q8_0(const Weight *w, long n, long k0, long k1, float *out) {
+    unpack(Q8_0, w->w + n * w->ldw, k0, k1, out);
 }
-static void unpack_q6_k(const void *row, long k0, long k1, float *out) {
-    unpack(Q6_K, row, k0, k1, out);
+static void unpack_q6_k(const Weight *w, long n, long k0, long k1, float *out) {
+    unpack(Q6_K, w->w + n * w->ldw, k0, k1, out);
 }
 static Unpack *const UNPACK[] = {unpack_q4_0, unpack_q4_1, unpack_q8_0, unpack_q6_k};
 
@@ -314,7 +313,8 @@ void op_blocks(const int64_t *a, int t, int threads) {
     share(n, 16, t, threads, &from, &to);
     if (from >= to) return;
     if (m > MANY) {
-        many_rows(kind, x, ldx, m, UNPACK[format], w, ldw, k, from, to, kind, out, ldo);
+        Weight weight = {.w = w, .ldw = ldw};
+        many_rows(kind, x, ldx, m, UNPACK[format], &weight, k, from, to, kind, out, ldo);
         return;
     }
     const float *rows = wide_rows(kind, x, ldx, m, k, &ld);
@@ -346,12 +346,12 @@ void op_blocks(const int64_t *a, int t, int threads) {
 // bytes, k; out, its kind.
 void op_block_rows(const int64_t *a, int t, int threads) {
     const int64_t *ids = (const int64_t *)a[0];
-    const char *w = (const char *)a[2];
+    Weight w = {.w = (const char *)a[2], .ldw = a[4]};
     long k = a[5], from, to;
     share(a[1], 1, t, threads, &from, &to);
     float *row = scratch(&kept, &held, 4 * k);
     for (long i = from; i < to; i++) {
-        UNPACK[a[3]](w + ids[i] * a[4], 0, k, row);
+        UNPACK[a[3]](&w, ids[i], 0, k, row);
         for (long j = 0; j < k; j += VW) store(a[7], (void *)a[6], i * k + j, load(F32, row, j));
     }
 }

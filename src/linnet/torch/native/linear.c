@@ -72,6 +72,16 @@ INLINE void few_rows(int kind, const float *x, long ldx, long m, const char *w, 
         }
 }
 
+void dot_rows(const float *x, long ldx, long m, const float *w, long k, float *out) {
+    for (long r = 0; r < m; r += 4)
+        switch (m - r) {
+            case 1: dots(F32, 1, 4, x + r * ldx, ldx, (const char *)w, k, out + r); break;
+            case 2: dots(F32, 2, 4, x + r * ldx, ldx, (const char *)w, k, out + r); break;
+            case 3: dots(F32, 3, 2, x + r * ldx, ldx, (const char *)w, k, out + r); break;
+            default: dots(F32, 4, 2, x + r * ldx, ldx, (const char *)w, k, out + r);
+        }
+}
+
 // ---------------------------------------------------------------- many rows: panels of w in f32
 
 typedef float v8_at __attribute__((vector_size(32), aligned(4), may_alias));
@@ -119,10 +129,10 @@ void pack_tiles(const float *x, long ldx, long rows, long depth, float *out) {
 }
 
 // Rows n to n + PANEL of w (as many as there are), columns k0 to k1, turned: [k1 - k0, PANEL].
-static void panel_of(Unpack *unpack, const char *w, long ldw, long n, long last, long k0, long k1,
-                     float *rows, float *panel) {
+static void panel_of(Unpack *unpack, const Weight *w, long n, long last, long k0, long k1, float *rows,
+                     float *panel) {
     for (int r = 0; r < PANEL; r++) {
-        if (n + r < last) unpack(w + (n + r) * ldw, k0, k1, rows + r * (DEPTH + 8));
+        if (n + r < last) unpack(w, n + r, k0, k1, rows + r * (DEPTH + 8));
         else memset(rows + r * (DEPTH + 8), 0, (k1 - k0) * 4);
     }
     pack_panel(rows, DEPTH + 8, k1 - k0, panel);
@@ -165,22 +175,23 @@ INLINE void unpack_dense(int kind, const void *row, long k0, long k1, float *out
     for (; k < k1; k++) out[k - k0] = get(kind, row, k);
 }
 
-static void unpack_f32(const void *row, long k0, long k1, float *out) {
-    memcpy(out, (const float *)row + k0, 4 * (k1 - k0));
+static void unpack_f32(const Weight *w, long n, long k0, long k1, float *out) {
+    memcpy(out, (const float *)(w->w + n * w->ldw) + k0, 4 * (k1 - k0));
 }
-static void unpack_bf16(const void *row, long k0, long k1, float *out) {
-    unpack_dense(BF16, row, k0, k1, out);
+static void unpack_bf16(const Weight *w, long n, long k0, long k1, float *out) {
+    unpack_dense(BF16, w->w + n * w->ldw, k0, k1, out);
 }
-static void unpack_f16(const void *row, long k0, long k1, float *out) {
-    unpack_dense(F16, row, k0, k1, out);
+static void unpack_f16(const Weight *w, long n, long k0, long k1, float *out) {
+    unpack_dense(F16, w->w + n * w->ldw, k0, k1, out);
 }
 static Unpack *const UNPACK[] = {unpack_f32, unpack_bf16, unpack_f16};
 
 static __thread void *kept;
 static __thread size_t held;
 
-void many_rows(int x_kind, const char *x, long ldx, long m, Unpack *unpack, const char *w, long ldw,
-               long k, long from, long to, int out_kind, void *out, long ldo) {
+void many_rows(int x_kind, const char *x, long ldx, long m, Unpack *unpack, const Weight *w, long k,
+               long from, long to, int out_kind, void *out, long ldo) {
+    Weight rows_of_x = {.w = x, .ldw = ldx};
     // Parts of equal depth: a short last one would cost as much as a long one.
     long parts = (k + DEPTH - 1) / DEPTH, deep = ((k + parts - 1) / parts + 31) / 32 * 32;
     long columns = to - from < COLUMNS ? (to - from + PANEL - 1) / PANEL * PANEL : COLUMNS;
@@ -197,7 +208,7 @@ void many_rows(int x_kind, const char *x, long ldx, long m, Unpack *unpack, cons
         for (long k0 = 0; k0 < k; k0 += deep) {
             long k1 = k0 + deep < k ? k0 + deep : k;
             for (long n = n0; n < n1; n += PANEL)
-                panel_of(unpack, w, ldw, n, n1, k0, k1, rows,
+                panel_of(unpack, w, n, n1, k0, k1, rows,
                          panels + k0 * columns + (n - n0) * (k1 - k0));
         }
         for (long m0 = 0; m0 < m; m0 += ROWS) {
@@ -209,7 +220,7 @@ void many_rows(int x_kind, const char *x, long ldx, long m, Unpack *unpack, cons
                 const float *own = (const float *)(x + m0 * ldx) + k0;
                 if (x_kind != F32)
                     for (long r = m0; r < m1; r++)
-                        UNPACK[x_kind](x + r * ldx, k0, k1, wide + (r - m0) * (DEPTH + 8));
+                        UNPACK[x_kind](&rows_of_x, r, k0, k1, wide + (r - m0) * (DEPTH + 8));
                 pack_tiles(x_kind == F32 ? own : wide, x_kind == F32 ? ldx / 4 : DEPTH + 8, m1 - m0,
                            depth, packed);
                 for (long n = n0; n < n1; n += PANEL)
@@ -250,7 +261,8 @@ const float *wide_rows(int kind, const char *x, long ldx, long m, long k, long *
         return (const float *)x;
     }
     float *out = scratch(&kept_x, &held_x, 4 * m * k);
-    for (long r = 0; r < m; r++) UNPACK[kind](x + r * ldx, 0, k, out + r * k);
+    Weight rows = {.w = x, .ldw = ldx};
+    for (long r = 0; r < m; r++) UNPACK[kind](&rows, r, 0, k, out + r * k);
     *ld = k;
     return out;
 }
@@ -282,7 +294,8 @@ void op_linear(const int64_t *a, int t, int threads) {
     share(n, PANEL, t, threads, &from, &to);
     if (from >= to) return;
     if (m > FEW_ROWS && k > 0) {
-        many_rows(kind, x, ldx, m, UNPACK[w_kind], w, ldw, k, from, to, kind, out, ldo);
+        Weight weight = {.w = w, .ldw = ldw};
+        many_rows(kind, x, ldx, m, UNPACK[w_kind], &weight, k, from, to, kind, out, ldo);
         return;
     }
     long ld;

@@ -17,12 +17,24 @@ void pack_tiles(const float *x, long ldx, long rows, long depth, float *out);
 // this is the `first` part.
 void tiles(int rows, const float *x, const float *panel, long depth, float *c, long ldc, int first);
 
-// Columns k0 to k1 of one row, as f32.
-typedef void Unpack(const void *row, long k0, long k1, float *out);
+// A weight as it is stored: rows `ldw` bytes apart. What is beside it is in packed.c.
+typedef struct {
+    const char *w;
+    long ldw;
+    const char *scale, *zero;
+    long scale_step, zero_step, group;
+    int scale_kind, rounded;
+} Weight;
 
-// Rows `from` to `to` of w times m rows of x; `ldx` and `ldw` in bytes, `ldo` in elements.
-void many_rows(int x_kind, const char *x, long ldx, long m, Unpack *unpack, const char *w, long ldw,
-               long k, long from, long to, int out_kind, void *out, long ldo);
+// Columns k0 to k1 of row n, as f32.
+typedef void Unpack(const Weight *w, long n, long k0, long k1, float *out);
+
+// Rows `from` to `to` of w times m rows of x; `ldx` in bytes, `ldo` in elements.
+void many_rows(int x_kind, const char *x, long ldx, long m, Unpack *unpack, const Weight *w, long k,
+               long from, long to, int out_kind, void *out, long ldo);
+
+// One row of f32 times m rows of x.
+void dot_rows(const float *x, long ldx, long m, const float *w, long k, float *out);
 
 // m rows of x in f32: as they lie, or in memory of this thread's; *ld in elements.
 const float *wide_rows(int kind, const char *x, long ldx, long m, long k, long *ld);

@@ -269,3 +269,52 @@ def attend_prompt(
         bits(scale),
     )
     return out.transpose(1, 2)
+
+
+FP8, INT4_GROUPS, MXFP4 = range(3)  # as in packed.c
+
+
+def packed_linear(
+    x: Tensor,
+    weight: Tensor,
+    format: int,
+    scale: Tensor,
+    zero: Tensor | None = None,
+    rounded: torch.dtype = torch.float32,
+) -> Tensor:
+    """`x @ w.T`, summed in f32 and rounded once, over numbers as `std.quant` stores them.
+
+    Rows of `weight` are outputs: bytes `[N, K]`, or groups of halves `[N, G, K / G / 2]`, with a
+    `scale` (and a `zero` point) for each output or group. `rounded`: the dtype that each is of.
+    """
+    weight, scale = weight.contiguous(), scale.contiguous()
+    if zero is not None:
+        zero = zero.contiguous()
+    if x.stride(-1) != 1 or not (x.ndim == 2 or x.is_contiguous()):
+        x = x.contiguous()
+    width, count = x.shape[-1], weight.shape[0]
+    rows = x.shape[:-1].numel()
+    out = torch.empty((*x.shape[:-1], count), dtype=x.dtype)
+    run(
+        (rows if rows > 8 else 1) * count * width,
+        native.PACKED,
+        x.data_ptr(),
+        KIND[x.dtype],
+        (x.stride(0) if x.ndim == 2 else width) * x.dtype.itemsize,
+        rows,
+        weight.data_ptr(),
+        format,
+        weight.shape[1:].numel(),
+        count,
+        width,
+        scale.data_ptr(),
+        scale.shape[1:].numel() * scale.dtype.itemsize,
+        KIND.get(scale.dtype, 0),
+        0 if zero is None else zero.data_ptr(),
+        0 if zero is None else zero.shape[1],
+        2 * weight.shape[2] if weight.ndim == 3 else 0,
+        KIND[rounded],
+        out.data_ptr(),
+        count,
+    )
+    return out

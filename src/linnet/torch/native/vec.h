@@ -34,6 +34,7 @@ INLINE vf splat(float x) { return x - (vf){0}; }
 
 typedef float v4 __attribute__((vector_size(16)));
 typedef float v8 __attribute__((vector_size(32)));
+typedef int32_t s8x32 __attribute__((vector_size(32)));
 
 INLINE float sum_of(vf v) {
 #if VW == 16
