@@ -402,6 +402,16 @@ def test_graphs_give_no_gradients(small: Path, recorder: Recorder) -> None:
     assert captured.run_entry("forward", [x], compile=False).requires_grad
 
 
+def test_unasked_a_gpu_replays_graphs_and_nothing_is_compiled(small: Path) -> None:
+    modes, cuda = lt.load(small)._modes, torch.device("cuda")
+    assert modes.mode("forward", None, cuda, []) == "graphs"
+    assert modes.mode("forward", "cudagraphs", cuda, []) == "reduce-overhead"
+    assert modes.mode("forward", None, torch.device("cpu"), []) == "eager"
+    with torch.enable_grad():
+        wanted = torch.ones(1, requires_grad=True)
+        assert modes.mode("forward", None, cuda, [wanted]) == "eager"
+
+
 def test_on_a_cpu_nothing_is_captured_unasked(small: Path, recorder: Recorder) -> None:
     model = lt.load(small)
     for _ in range(3):

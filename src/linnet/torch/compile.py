@@ -22,7 +22,8 @@ from linnet.torch.graphs import CAPTURES, Graphs
 from linnet.torch.placement import Placement, listed
 from linnet.torch.regions import split
 
-Mode = Literal["eager", "inductor", "reduce-overhead"]
+# "graphs" is "reduce-overhead" without torch.compile inside.
+Mode = Literal["eager", "inductor", "reduce-overhead", "graphs"]
 _MODES: dict[str, Mode] = {
     "inductor": "inductor",
     "reduce-overhead": "reduce-overhead",
@@ -136,7 +137,7 @@ class Modes:
             return run
         if mode == "inductor":
             return self._inductor(code).runner(function)
-        return self._captured(code).runner(function)
+        return self._captured(code, fused=mode == "reduce-overhead").runner(function)
 
     def mode(
         self, entry: str, compile: object, device: torch.device, inputs: Sequence[Tensor]
@@ -152,7 +153,7 @@ class Modes:
         if asked is None:
             if device.type == "cpu" or wants_gradient(self.module, inputs):
                 return "eager"
-            return "reduce-overhead"
+            return "graphs"
         if asked == "reduce-overhead" and wants_gradient(self.module, inputs):
             raise PlanError(
                 f"{entry}: compile='reduce-overhead' gives no gradients, and some are asked for: "
@@ -166,12 +167,17 @@ class Modes:
         self._compiled[code].code.to(code.device)
         return self._compiled[code]
 
-    def _captured(self, code: Source) -> Graphs:
-        known = self._graphs
-        if known is None or known.source is not code or known.device != code.device:
-            kind = code.device.type
-            fused = kind == "cuda" and importlib.util.find_spec("triton") is not None
-            inner = self._inductor(code) if fused else None
+    def _captured(self, code: Source, *, fused: bool) -> Graphs:
+        """Graphs of the code; where they are `fused`, of what torch.compile makes of it on a GPU."""
+        known, kind = self._graphs, code.device.type
+        fused = fused and kind == "cuda" and importlib.util.find_spec("triton") is not None
+        inner = self._inductor(code) if fused else None
+        if (
+            known is None
+            or known.source is not code
+            or known.device != code.device
+            or known.compiled is not inner
+        ):
             known = Graphs(self.module, code, CAPTURES.get(kind, lambda: None)(), inner)
             self._graphs = known
         return known
