@@ -168,7 +168,7 @@ class Modes:
         return self._compiled[code]
 
     def _captured(self, code: Source, *, fused: bool) -> Graphs:
-        """Graphs of the code; where they are `fused`, of what torch.compile makes of it on a GPU."""
+        """Graphs of the code; `fused` ones on a GPU are of what torch.compile makes of it."""
         known, kind = self._graphs, code.device.type
         fused = fused and kind == "cuda" and importlib.util.find_spec("triton") is not None
         inner = self._inductor(code) if fused else None
