@@ -1,10 +1,11 @@
-"""What importing linnet.torch costs beside importing torch: medians of processes in turns.
+"""python -m bench.imports [--runs N]: what importing linnet.torch costs beside importing torch.
 
-Its names are imported on first use, so that is measured too.
+Medians of processes in turns. Its names are imported on first use, so that is measured too.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import statistics
 import subprocess
@@ -35,8 +36,18 @@ def import_times(runs: int) -> dict[str, float]:
     return {**found, "ratio": round(medians["linnet_torch"] / medians["torch"], 3)}
 
 
-def main() -> int:
-    found = import_times(7)
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.imports", description=__doc__)
+    parser.add_argument("--runs", type=int, default=7, help="processes of each (%(default)s)")
+    args = parser.parse_args(arguments)
+    if args.runs < 1:
+        parser.error(f"--runs is {args.runs}; it must be 1 or more")
+    print(
+        f"bench: {len(_CODES) * (args.runs + 1)} processes, some seconds each",
+        file=sys.stderr,
+        flush=True,
+    )
+    found = import_times(args.runs)
     print(
         f"import torch {found['torch_s']:.2f} s, linnet.torch too {found['linnet_torch_s']:.2f} s: "
         f"{found['ratio']:.2f} times; with its first use {found['used_s']:.2f} s"

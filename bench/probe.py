@@ -10,7 +10,7 @@ limit is what the machine can do, not what it does when it is disturbed.
 from __future__ import annotations
 
 import argparse
-import json
+import os
 import shutil
 import subprocess
 import sys
@@ -19,6 +19,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from bench.methods import FLOATS
 
 SOURCE = r"""
 #define _GNU_SOURCE
@@ -139,12 +141,30 @@ def _compiled(threads: int) -> tuple[float, float] | None:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.probe", description=__doc__)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--dtypes", default="f32,bf16")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="(%(default)s)")
+    parser.add_argument("--device", default="cpu", help="cpu (default) or cuda")
+    parser.add_argument("--dtypes", default="f32,bf16", help="with commas (%(default)s)")
     args = parser.parse_args(arguments)
-    print(json.dumps(probed(args.device, args.threads, args.dtypes.split(","))))
+    dtypes = [one.strip() for one in args.dtypes.split(",")]
+    if args.threads < 1:
+        parser.error(f"--threads is {args.threads}; it must be 1 or more")
+    for one in dtypes:
+        if one not in FLOATS:
+            parser.error(f"--dtypes has {one!r}; choose of {', '.join(FLOATS)}")
+    for line in lines_of(probed(args.device, args.threads, dtypes)):
+        print(line)
     return 0
+
+
+def lines_of(found: dict[str, Any]) -> list[str]:
+    """A line for each figure."""
+    small = found.get("bandwidth_small_pages")
+    beside = "" if small is None else f" ({small / 1e9:.1f} in pages of 4 KB)"
+    lines = [f"memory is read at {found['bandwidth'] / 1e9:.1f} GB/s{beside}"]
+    for dtype, rate in found["product"].items():
+        told = "too slow to measure" if rate is None else f"{rate / 1e9:.1f} GFLOP/s"
+        lines.append(f"products in {dtype}: {told}")
+    return lines
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from bench.job import Round
-from bench.methods import Method
+from bench.methods import STORAGES, Method
 from bench.traffic import Limits, Sizes, limits
 
 FILE = "bench.json"
@@ -191,11 +191,11 @@ def notes(one: Measured, workload: Workload, sizes: Sizes, probe: Probe) -> list
 
 
 def reference_of(measured: Sequence[Measured]) -> Measured | None:
-    """transformers eager in the widest dtype that gave logits, else the first row that did."""
+    """transformers eager where it gave logits, else any row that did; in the widest weights."""
     with_logits = [one for one in measured if one.error is None and one.logits is not None]
-    eager = [one for one in with_logits if one.method.key.startswith("transformers-eager")]
-    widest = sorted(eager, key=lambda one: one.method.storage != "f32")
-    return next(iter([*widest, *with_logits]), None)
+    widest = sorted(with_logits, key=lambda one: STORAGES.index(one.method.storage))
+    eager = [one for one in widest if one.method.key.startswith("transformers-eager")]
+    return next(iter([*eager, *widest]), None)
 
 
 def logits_of(one: Measured) -> np.ndarray[Any, Any] | None:

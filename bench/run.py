@@ -39,13 +39,13 @@ def parser() -> argparse.ArgumentParser:
     add("--methods", default="all", help="keys with commas, such as linnet-torch-q4; default: all")
     add("--dtype", help="of keys without one: f32, bf16, f16; default f32, on a device the card's")
     add("--device", default="cpu", help="cpu (default) or cuda")
-    add("--prompt", type=int, default=512, help="tokens of the prompt")
-    add("--new", type=int, default=128, help="tokens after it")
-    add("--batch", type=int, default=1)
-    add("--warmup", type=int, default=1, help="rounds that are not counted")
-    add("--iters", type=int, default=5, help="rounds that are, the methods in turns")
-    add("--threads", type=int, default=os.cpu_count() or 1, help="of every method")
-    add("--timeout", type=float, default=3600, help="seconds that a method may take in all")
+    add("--prompt", type=int, default=512, help="tokens of the prompt (%(default)s)")
+    add("--new", type=int, default=128, help="tokens after it (%(default)s)")
+    add("--batch", type=int, default=1, help="rows (%(default)s)")
+    add("--warmup", type=int, default=1, help="rounds that are not counted (%(default)s)")
+    add("--iters", type=int, default=5, help="rounds that are, in turns (%(default)s)")
+    add("--threads", type=int, default=os.cpu_count() or 1, help="of every method (%(default)s)")
+    add("--timeout", type=float, default=3600, help="seconds of a method in all (%(default)s)")
     add("--seed", type=int, default=0, help="of the prompt, and of random weights")
     add("--random", action="store_true", help="random weights at the card's size, not fetched")
     add("--merge", action="store_true", help="keep the other rows that bench.json has")
@@ -159,6 +159,8 @@ def _measured(
         ]
         take_turns(asked, args.warmup, args.iters, args.timeout, _say)
         load.append(os.getloadavg()[0])
+        if args.imports:
+            _say("timing imports")
         imports = import_times(args.imports) if args.imports else None
         return record.document(rows, workload, sizes, probe, load, imports)
 

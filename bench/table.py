@@ -27,6 +27,8 @@ def table(found: Mapping[str, Any]) -> str:
     lines.insert(1, "  ".join("-" * width for width in widths))
     failed = [one for one in found["methods"] if one["error"] is not None]
     lines += [f"{one['key']}: {one['error']}" for one in failed]
+    if found["reference"] is not None:
+        lines.append(f"max diff: of the first token's logits, from those of {found['reference']}")
     return "\n".join([*lines, *best_of(found)])
 
 

@@ -143,7 +143,7 @@ def test_the_manifest_in_symbols_in_part_and_in_numbers(program: Program) -> Non
         ({"Q": 1}, "Stack has no generic Q"),
         ({"H": 7, "Layers": 1}, "Stack requires H % 2 == 0, which does not hold with H = 7"),
         ({"H": "f32"}, "H is a dimension and takes an integer, not 'f32'"),
-        ({"T": "i32"}, "T takes a Float dtype, not i32"),
+        ({"T": "i32"}, "T takes a Float dtype (f16, bf16, f32, f64), not i32"),
         ({"H": (2, 3)}, "H is a dimension and takes an integer, not (2, 3)"),
     ],
 )

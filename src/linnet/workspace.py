@@ -442,6 +442,16 @@ def shown(path: Path) -> str:
         return str(path)
 
 
+def refuse_text(path: str | Path) -> None:
+    """A program's own text is no path, and is told so in a line."""
+    if "\n" in str(path):
+        first = str(path).strip().partition("\n")[0][:60]
+        raise LinnetError(
+            f"`{first}` and what follows it is text, and a path is expected: write the program to "
+            f"a {SUFFIX} file"
+        )
+
+
 def real(path: str | Path) -> Path:
     """The one spelling of a path that everything is keyed by: absolute, links followed."""
     return Path(os.path.realpath(path))

@@ -176,7 +176,7 @@ def test_what_is_no_mesh_for_a_model(source: Source) -> None:
     with mesh(0, 2) as two:
         assert "storage='q8' with tensor_parallel" in message(two, storage="q8")
         assert "compile='inductor' with tensor_parallel" in message(two, compile="inductor")
-    assert message(2).startswith("tensor_parallel is a int; it takes a DeviceMesh")
+    assert message(2).startswith("tensor_parallel is of type int; it takes a DeviceMesh")
     with mesh(0, 2) as left:
         assert "is a mesh of cpu devices and the model goes to meta" in message(left, device="meta")
     assert "torch.distributed is not initialised: run under torchrun" in message(left)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import mmap
+import pickle
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from torch import nn
 import linnet
 import linnet.torch as lt
 from effort import calls
-from linnet.diagnostics import PlanError
+from linnet.diagnostics import LinnetError, PlanError
 from linnet.loading import load_source
 from linnet.torch.emit import emit
 from linnet.torch.pages import SMALLEST, Room
@@ -172,8 +173,10 @@ def test_wrong_loads_are_refused(source: Path, tmp_path: Path) -> None:
         ({"numerics": "exactly"}, "numerics"),
         ({"device": "gpu9"}, "device='gpu9' cannot be used"),
         ({"compile": "fast"}, "compile='fast': it is None, False, True"),
-        ({"tensor_parallel": object()}, "tensor_parallel is a object; it takes a DeviceMesh"),
-        ({"devise": "cpu"}, "no option devise"),
+        ({"tensor_parallel": object()}, "tensor_parallel is of type object; it takes a DeviceMesh"),
+        ({"devise": "cpu"}, "no option devise; did you mean device?"),
+        ({"dtype": "bf16"}, r'no option dtype; dtypes are generics .* generics={"T": "bf16"}'),
+        ({"zzz": 1}, "no option zzz; there are generics, root, main"),
         ({"root": "Smal"}, "no block Smal"),
         ({"weights": {"head.weight": torch.zeros(5, 4)}}, "missing"),
     ]:
@@ -183,6 +186,19 @@ def test_wrong_loads_are_refused(source: Path, tmp_path: Path) -> None:
     broken.write_text("module m\npub entry f(x: f32) -> f32 { return x + 1 + y }\n")
     with pytest.raises(PlanError, match="E1201"):
         lt.load(broken)
+    with pytest.raises(PlanError, match=r'no such file .* linnet.nest.load\("gpt2"\)'):
+        lt.load("gpt2")
+    with pytest.raises(LinnetError, match="`module m` and what follows it is text, and a path is"):
+        lt.load(broken.read_text() * 20)
+
+
+def test_what_a_module_is_not_asked_for(source: Path) -> None:
+    model = lt.load(source)
+    with pytest.raises(AttributeError, match="has no attribute forwards; did you mean forward"):
+        model.forwards  # noqa: B018
+    assert not hasattr(model, "generate")
+    with pytest.raises(PlanError, match="cannot be pickled: keep its weights"):
+        pickle.dumps(model)
 
 
 def test_neutral_options_of_later_versions_are_taken(source: Path) -> None:

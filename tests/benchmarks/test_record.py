@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from bench import record
+from bench import imports, peers, probe, record
 from bench.chart import chart
 from bench.job import Round
 from bench.memory import used_by
@@ -118,6 +118,52 @@ def test_the_table(found: dict[str, Any]) -> None:
     assert "vllm: no <such> package & more" in lines
     assert "f32 prompt: linnet-torch is 0.86 times openvino" in lines
     assert "f32 decode: linnet-torch is 1.09 times llamacpp" in lines
+
+
+def test_the_reference_is_the_widest(found: dict[str, Any], tmp_path: Path) -> None:
+    rows = [measured(f"linnet-torch-{kind}", 1.0, 1.0, tmp_path, [1.0]) for kind in ("q4", "bf16")]
+    assert record.reference_of(rows) is rows[1]
+    assert record.reference_of(rows[:1]) is rows[0]
+    assert record.reference_of([measured("vllm", 1.0, 1.0, tmp_path)]) is None
+    said = "max diff: of the first token's logits, from those of transformers-eager"
+    assert said in table(found).splitlines()
+
+
+def test_what_a_peer_pulls_in_and_cannot_use_goes_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[list[str]] = []
+
+    def call(command: list[str], variables: dict[str, str]) -> None:
+        calls.append(command[1:])
+        if "venv" in command:
+            Path(command[-1]).mkdir()
+
+    monkeypatch.setenv("LINNET_BENCH_CACHE", str(tmp_path))
+    monkeypatch.setattr(peers, "_call", call)
+    peers.install("openvino")
+    venv, installs, removes, *modules = calls
+    assert venv[:2] == ["-m", "venv"] and installs[:3] == ["-m", "pip", "install"]
+    assert removes == ["-m", "pip", "uninstall", "--quiet", "--yes", "torchvision"]
+    assert [one[-1] for one in modules] == ["import openvino_genai", "import optimum.intel"]
+    assert (tmp_path / "openvino" / ".ready").is_file()
+
+
+def test_what_the_probe_says(capsys: pytest.CaptureFixture[str]) -> None:
+    assert probe.lines_of(PROBE) == [
+        "memory is read at 23.0 GB/s",
+        "products in f32: 190.0 GFLOP/s",
+        "products in bf16: too slow to measure",
+    ]
+    pages = probe.lines_of({"bandwidth": 23e9, "bandwidth_small_pages": 2e10, "product": {}})
+    assert pages == ["memory is read at 23.0 GB/s (20.0 in pages of 4 KB)"]
+    with pytest.raises(SystemExit):
+        probe.main(["--dtypes", "q4"])
+    with pytest.raises(SystemExit):
+        imports.main(["--runs", "0"])
+    said = capsys.readouterr().err
+    assert "--dtypes has 'q4'; choose of f32, bf16, f16" in said
+    assert "--runs is 0; it must be 1 or more" in said
 
 
 def test_the_drawing(found: dict[str, Any]) -> None:

@@ -197,7 +197,7 @@ def test_weights_that_lie_elsewhere_and_another_dtype(
     [
         (["w5", "--threads", "0"], "--threads is 0"),
         (["w5", "--threads", str(10**23)], "4096 at most"),
-        (["w5", "--dtype", "f23"], "T is a dtype"),
+        (["w5", "--dtype", "f23"], "--dtype is f23; choose f32, bf16, f16, f64, or q8 or q4"),
         (["w5", "--numerics", "sloppy"], "no numerics policy is called 'sloppy'"),
         (["w5", "--weights", "/no/such/place"], "/no/such/place"),
         (["w5", "--weights", "x" * 5000], "no such file or directory"),

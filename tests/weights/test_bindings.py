@@ -231,7 +231,8 @@ def test_tables_that_models_compute_are_not_extra() -> None:
 
 def test_another_model_altogether_is_said_in_a_line() -> None:
     slots = [Slot(f"layers.{k}.w", (2,), "f32") for k in range(30)]
-    text = refusal(slots, zeros(x=(2,)))
+    biases = [Slot(f"layers.{k}.b", (2,), "f32", optional=True) for k in range(30)]
+    text = refusal(slots + biases, zeros(x=(2,)))
     assert "none of the 30 that the program needs: it asks for `layers.0.w`" in text
     assert "the weights in memory holds `x`" in text
 

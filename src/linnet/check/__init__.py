@@ -13,7 +13,7 @@ from linnet.check.memo import Memo
 from linnet.source import Source
 from linnet.syntax import tree
 from linnet.syntax.depth import deep_stack
-from linnet.workspace import ModuleFile, Package, Workspace
+from linnet.workspace import ModuleFile, Package, Workspace, refuse_text
 
 __all__ = ["Analysis", "check", "check_text"]
 
@@ -35,6 +35,7 @@ def check(
     """
     assert not (constants and memo)
     if isinstance(target, str | Path):
+        refuse_text(target)
         given = Path(target)
         target = workspace.open(given) if given.is_dir() else workspace.file(given)
     if isinstance(target, Package):

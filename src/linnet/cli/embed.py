@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from linnet.cli.model import loaded
+from linnet.cli.model import add_dtype, check_loading, loaded
 from linnet.diagnostics import LinnetError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("texts", metavar="TEXT", nargs="+", help="what to embed; - reads lines")
     parser.add_argument("--similarity", action="store_true", help="the cosines of all pairs")
     parser.add_argument("--json", action="store_true", help="one JSON document instead")
-    parser.add_argument("--dtype", metavar="DTYPE", help="f32, bf16 or f16; default: the card's")
+    add_dtype(parser)
     parser.add_argument("--numerics", default="fast", help="exact, equivalent or fast (default)")
     parser.add_argument("--threads", type=int, metavar="N", help="processor threads to use")
     parser.add_argument("--weights", metavar="PATH", help="a local checkpoint instead")
@@ -62,8 +62,7 @@ def run(args: argparse.Namespace) -> int:
     from linnet.nest.progress import TextProgress
     from linnet.nest.resolve import resolve
 
-    if args.threads is not None and not 1 <= args.threads <= 4096:
-        raise LinnetError(f"--threads is {args.threads}; it must be 1 or more, and 4096 at most")
+    check_loading(args)
     card = resolve(args.model)
     texts = list(_texts(args.texts))
     if not texts:

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from linnet.diagnostics import LinnetError
+from linnet.policy import policy_named
 
-# What `--dtype` may be besides a dtype: how weights are kept, the program as it is.
-_STORAGES = ("q4", "q8")
+# What `--dtype` may be: the model's dtype, or how weights are kept, the program as it is.
+_DTYPES = ("f32", "bf16", "f16", "f64")
+_STORAGES = ("q8", "q4")
 
 
 def add_model_arguments(parser: argparse.ArgumentParser, new_tokens: int) -> None:
@@ -23,11 +25,7 @@ def add_model_arguments(parser: argparse.ArgumentParser, new_tokens: int) -> Non
     parser.add_argument(
         "--max-new-tokens", type=int, default=new_tokens, metavar="N", help="at most N in an answer"
     )
-    parser.add_argument(
-        "--dtype",
-        metavar="DTYPE",
-        help="f32, bf16 or f16 (default: the card's); q8 or q4: weights in blocks of so many bits",
-    )
+    add_dtype(parser)
     parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 is greedy")
     parser.add_argument("--top-k", type=int, default=0, metavar="K", help="of the K most likely")
     parser.add_argument("--top-p", type=float, default=1.0, metavar="P", help="of the likeliest P")
@@ -47,6 +45,15 @@ def add_model_arguments(parser: argparse.ArgumentParser, new_tokens: int) -> Non
     )
     parser.add_argument("--weights", metavar="PATH", help="a local checkpoint instead")
     parser.add_argument("--std", metavar="DIR", help="another standard library")
+
+
+def add_dtype(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--dtype",
+        metavar="DTYPE",
+        help="f32, bf16, f16 or f64 (default: the card's); q8 or q4: weights in blocks of so many "
+        "bits",
+    )
 
 
 @dataclass(slots=True)
@@ -107,9 +114,21 @@ def check_arguments(args: argparse.Namespace) -> Any:
     sampling.check()
     if args.max_new_tokens < 1:
         raise LinnetError(f"--max-new-tokens is {args.max_new_tokens}; it must be 1 or more")
+    check_loading(args)
+    return sampling
+
+
+def check_loading(args: argparse.Namespace) -> None:
+    """Raises LinnetError naming an option of loading that is wrong, before anything is fetched."""
     if args.threads is not None and not 1 <= args.threads <= 4096:
         raise LinnetError(f"--threads is {args.threads}; it must be 1 or more, and 4096 at most")
-    return sampling
+    if args.dtype is not None and args.dtype not in (*_DTYPES, *_STORAGES):
+        raise LinnetError(
+            f"--dtype is {args.dtype}; choose {', '.join(_DTYPES)}, or {' or '.join(_STORAGES)} "
+            "for weights in blocks of so many bits"
+        )
+    policy_named(args.numerics)
+    _placing(args)
 
 
 def open_model(args: argparse.Namespace, card: Any) -> Opened:

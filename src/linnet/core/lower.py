@@ -464,11 +464,14 @@ def _generic(owner: str, g: tree.GenericParam, value: object) -> GenericValue:
 
 def _dtype(owner: str, g: tree.GenericParam, value: object) -> DType:
     name = g.name.text
+    may = [one for one, dtype in DTYPES.items() if dtype in DTYPE_KINDS[g.kind.text]]
     dtype = DTYPES.get(value) if isinstance(value, str) else None
     if dtype is None:
-        raise PlanError(f"{owner}: {name} is a dtype, one of {', '.join(DTYPES)}, not {value!r}")
-    if dtype not in DTYPE_KINDS[g.kind.text]:
-        raise PlanError(f"{owner}: {name} takes a {g.kind.text} dtype, not {dtype}")
+        raise PlanError(f"{owner}: {name} is a dtype, one of {', '.join(may)}, not {value!r}")
+    if dtype.name not in may:
+        raise PlanError(
+            f"{owner}: {name} takes a {g.kind.text} dtype ({', '.join(may)}), not {dtype}"
+        )
     return dtype
 
 

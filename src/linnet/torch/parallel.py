@@ -107,8 +107,8 @@ def joined(mesh: object, device: torch.device) -> Shards:
 
     if not isinstance(mesh, DeviceMesh):
         raise PlanError(
-            f"tensor_parallel is a {type(mesh).__name__}; it takes a DeviceMesh: under torchrun, "
-            'torch.distributed.device_mesh.init_device_mesh("cpu", (2,))'
+            f"tensor_parallel is of type {type(mesh).__name__}; it takes a DeviceMesh: under "
+            'torchrun, torch.distributed.device_mesh.init_device_mesh("cpu", (2,))'
         )
     if not dist.is_initialized():
         raise PlanError(

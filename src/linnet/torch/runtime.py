@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import copy
 import linecache
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -73,12 +74,18 @@ from linnet.weights import Bound, Slot, as_array, dtype_name, plan_bindings, rea
 from linnet.weights.arrays import Array, byte_count
 from linnet.weights.checkpoint import Weights
 from linnet.weights.part import Part, cut
-from linnet.workspace import Workspace
+from linnet.workspace import SUFFIX, Workspace
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, t) for name, t in TORCH_NAMES.items()}
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
-# Options of `load` that later versions add, with the value that asks for nothing.
-_LATER: dict[str, tuple[object, ...]] = {}
+# What PyTorch's users ask for under other names.
+_ELSEWHERE = {
+    "dtype": 'dtypes are generics of the program: generics={"T": "bf16"}',
+    "torch_dtype": 'dtypes are generics of the program: generics={"T": "bf16"}',
+    "load_in_4bit": 'storage="q4" keeps weights in 4 bits',
+    "load_in_8bit": 'storage="q8" keeps weights in 8 bits',
+    "quantization_config": 'storage="q4" or "q8" keeps weights in few bits',
+}
 # Sizes found for the shapes of earlier calls; more than a server meets.
 _KNOWN_CALLS = 256
 
@@ -118,7 +125,7 @@ def load(
     device_map: str | Mapping[str, object] | None = None,
     max_memory: Mapping[Any, int | str] | None = None,
     offload: bool = True,
-    **later: object,
+    **unknown: object,
 ) -> LinnetModule:
     """The program as an nn.Module whose entries run generated source.
 
@@ -138,7 +145,8 @@ def load(
     fit are brought for each call. Everything that is wrong with the source, the generics or the
     weights is one PlanError.
     """
-    _refuse_later(later)
+    _refuse_unknown(unknown, load)
+    _hint_at_cards(source)
     place = _device(device)
     check_mode(compile, place)
     policy = policy_named(numerics)
@@ -222,14 +230,14 @@ def load_function(
     optimize: bool = True,
     device: str | torch.device = "cpu",
     checked: bool = False,
-    **later: object,
+    **unknown: object,
 ) -> Function:
     """A free function of the source as a callable; `name` may be left out where there is one.
 
     `dtypes` binds its dtype generics, `ranks` the number of axes of its packs, `absent` names
     optional parameters that are not passed. `compile` is that of `load`.
     """
-    _refuse_later(later)
+    _refuse_unknown(unknown, load_function)
     place = _device(device)
     check_mode(compile, place)
     policy = policy_named(numerics)
@@ -267,12 +275,24 @@ def bind_weights(
     module._settle()
 
 
-def _refuse_later(options: Mapping[str, object]) -> None:
-    for name, value in options.items():
-        if name not in _LATER:
-            raise PlanError(f"there is no option {name}{near(name, _LATER)}")
-        if not any(value is neutral or value == neutral for neutral in _LATER[name]):
-            raise PlanError(f"{name}={value!r} is not available in this version of linnet.torch")
+def _refuse_unknown(unknown: Mapping[str, object], of: Callable[..., object]) -> None:
+    """Raises PlanError for an option that there is not, with what was meant or what there is."""
+    known = [name for name in of.__kwdefaults__ or () if name not in ("on_bound", "overrides")]
+    for name in unknown:
+        meant = near(name, known)
+        if name in _ELSEWHERE and "generics" in known:
+            meant = f"; {_ELSEWHERE[name]}"
+        raise PlanError(f"there is no option {name}{meant or '; there are ' + ', '.join(known)}")
+
+
+def _hint_at_cards(source: str | Path) -> None:
+    """A word that is no file here may be the name of a card, which another function loads."""
+    word = re.fullmatch(r"[\w.-]+", str(source)) and Path(str(source)).suffix != SUFFIX
+    if word and not Path(source).exists():
+        raise PlanError(
+            f"{Path(source).resolve()}: no such file or directory; a model of the zoo is loaded "
+            f'with linnet.nest.load("{source}")'
+        )
 
 
 def _device(device: str | torch.device) -> torch.device:
@@ -319,6 +339,12 @@ class Code:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Code:
         return self
+
+    def __reduce__(self) -> Any:
+        raise PlanError(
+            "a loaded program cannot be pickled: keep its weights (save_weights, or state_dict()) "
+            "and load it again"
+        )
 
 
 # ---------------------------------------------------------------- modules
@@ -705,7 +731,9 @@ class LinnetModule(Training):
         try:
             array = as_array(value)
         except (TypeError, ValueError) as error:
-            raise PlanError(f"{where} is a {type(value).__name__}") from error
+            raise PlanError(
+                f"{where} is of type {type(value).__name__}, expected {param.of}"
+            ) from error
         if dtype_name(array.dtype) not in DTYPES:
             found = f"a {type(value).__name__} of {array.dtype}"
             raise PlanError(f"{where} is {found}, expected {param.of}")
@@ -737,7 +765,15 @@ class LinnetModule(Training):
         program = self.__dict__.get("program")
         if program is not None and name in program.refused:
             raise AttributeError(program.refused[name])
-        return super().__getattr__(name)
+        try:
+            return super().__getattr__(name)
+        except AttributeError as error:
+            if program is None or name.startswith("_"):
+                raise
+            raise AttributeError(
+                f"{program.name} has no attribute {name}{near(name, calls or ())}; its entries are "
+                f"{', '.join(calls or ()) or 'none'}"
+            ) from error
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self._calls]  # type: ignore[no-untyped-call]

@@ -334,7 +334,7 @@ def _report_missing(
     if len(needed) > 1 and len(missing) == wanted:
         report.add(
             "missing tensors",
-            f"none of the {wanted} that the program needs: it asks for `{needed[0][1]}`, "
+            f"none of the {len(needed)} that the program needs: it asks for `{needed[0][1]}`, "
             f"{checkpoint.label} holds `{next(iter(checkpoint.tensors), 'nothing')}`",
         )
         return
