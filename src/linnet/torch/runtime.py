@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from inspect import Parameter, signature
 from numbers import Integral
 from pathlib import Path
 from types import CodeType
@@ -277,8 +278,10 @@ def bind_weights(
 
 def _refuse_unknown(unknown: Mapping[str, object], of: Callable[..., object]) -> None:
     """Raises PlanError for an option that there is not, with what was meant or what there is."""
-    known = [name for name in of.__kwdefaults__ or () if name not in ("on_bound", "overrides")]
     for name in unknown:
+        taken = signature(of).parameters.values()
+        options = [one.name for one in taken if one.kind is Parameter.KEYWORD_ONLY]
+        known = [one for one in options if one not in ("on_bound", "overrides")]
         meant = near(name, known)
         if name in _ELSEWHERE and "generics" in known:
             meant = f"; {_ELSEWHERE[name]}"
