@@ -17,6 +17,9 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) "--seed-dir=$(S
 # Where Linnet source lives in the package itself.
 SOURCES := src/linnet/std src/linnet/zoo
 
+# What a worker compiles is kept for the processes that tests start, and for the next run.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test quick slow lint types sources size previews clean
 .NOTPARALLEL:
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 import tempfile
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from linnet.check import check, check_text
@@ -40,6 +41,7 @@ class Program:
         return f"{self.line}-{re.sub(r'[^A-Za-z0-9]+', '-', self.title).strip('-')}"
 
 
+@cache
 def programs(path: Path) -> list[Program]:
     """Every program of a Markdown file."""
     out: list[Program] = []

@@ -53,6 +53,7 @@ def test_the_seed_has_no_findings(seed: Path) -> None:
     assert_clean(Workspace(), seed)
 
 
+@pytest.mark.slow
 def test_the_formatted_seed_is_stable_and_has_no_findings(seed: Path, tmp_path: Path) -> None:
     shutil.copytree(seed / "src", tmp_path / "src")
     shutil.copy(seed / "linnet.toml", tmp_path)

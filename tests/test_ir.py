@@ -249,6 +249,7 @@ def test_bindings_that_say_nothing(text: str, message: str) -> None:
     assert message in str(error.value)
 
 
+@pytest.mark.slow
 def test_it_needs_no_array_library(tmp_path: Path) -> None:
     (tmp_path / "small.linnet").write_text(SOURCE)
     script = (

@@ -56,7 +56,7 @@ def imports(file: Path) -> Iterator[tuple[int, str]]:
     tree = ast.parse(file.read_text(encoding="utf-8"))
     if file == SRC / "linnet/__init__.py":
         tree.body = [node for node in tree.body if not is_type_checking(node)]
-    for node in ast.walk(tree):
+    for node in statements(tree):
         targets: list[str] = []
         if isinstance(node, ast.Import):
             targets = [alias.name for alias in node.names]
@@ -69,6 +69,14 @@ def imports(file: Path) -> Iterator[tuple[int, str]]:
         for target in targets:
             if target.split(".")[0] == "linnet":
                 yield node.lineno, target.partition(".")[2] or "__init__"
+
+
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Everything in which a statement can stand: all that is no expression."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.expr):
+            yield child
+            yield from statements(child)
 
 
 def is_type_checking(node: ast.stmt) -> bool:

@@ -24,6 +24,7 @@ def test_check_takes_a_path_or_a_workspace(tmp_path: Path) -> None:
         linnet.check(tmp_path / "gone.linnet")
 
 
+@pytest.mark.slow
 def test_check_is_one_thing_however_it_is_imported(tmp_path: Path) -> None:
     (tmp_path / "x.linnet").write_text("module x\n")
     for first in ("import linnet", "import linnet.check", "from linnet import check"):

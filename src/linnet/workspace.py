@@ -60,6 +60,9 @@ class ModuleFile:
 
 Stamp = tuple[int, int, int]  # of a file: when it was written, its size, its number
 
+# Files of the standard library by the name they are shown by: every workspace has the same ones.
+_STD: dict[tuple[Path, str], tuple[Stamp, Source]] = {}
+
 
 @dataclass(frozen=True, slots=True)
 class _Before:
@@ -232,7 +235,7 @@ class Workspace:
         try:
             at = path.stat()
             stamp = (at.st_mtime_ns, at.st_size, at.st_ino)
-            read = self._before.read.get(path)
+            read = self._before.read.get(path) or _STD.get((path, name))
             # What stands for bytes that are not UTF-8 is reported by each workspace anew.
             if read is not None and read[0] == stamp and "\ufffd" not in read[1].text:
                 self._stamped[path] = read
@@ -245,6 +248,8 @@ class Workspace:
             source = old
         self._report_encoding(source, data)
         self._stamped[path] = stamp, source
+        if self._in_std(path):
+            _STD[path, name] = stamp, source
         return source
 
     def _report_encoding(self, source: Source, data: bytes) -> None:

@@ -127,6 +127,7 @@ def test_a_function_takes_the_option(small: Path, tmp_path: Path) -> None:
 # ---------------------------------------------------------------- regions
 
 
+@pytest.mark.slow
 def test_the_source_in_regions_does_the_same(llama: lt.LinnetModule) -> None:
     regions = split(llama._code.text)
     code = llama._code.again(regions.text, "in regions")

@@ -104,8 +104,15 @@ def widened(module: lt.LinnetModule, weights: dict[str, np.ndarray]) -> dict[str
     }
 
 
-@pytest.mark.parametrize(("storage", "format"), [("q4", "Q4_0"), ("q8", "Q8_0")])
-@pytest.mark.parametrize("numerics", ["fast", "equivalent"])
+@pytest.mark.parametrize(
+    ("storage", "format", "numerics"),
+    [
+        ("q4", "Q4_0", "fast"),
+        ("q8", "Q8_0", "equivalent"),
+        pytest.param("q4", "Q4_0", "equivalent", marks=pytest.mark.slow),
+        pytest.param("q8", "Q8_0", "fast", marks=pytest.mark.slow),
+    ],
+)
 def test_a_program_computes_with_the_numbers_of_its_blocks(
     source: Path, storage: str, format: str, numerics: Any
 ) -> None:
@@ -310,8 +317,8 @@ def of_file(path: Path, storage: str | None) -> lt.LinnetModule:
     ("scheme", "storage", "format"),
     [
         ("Q4_1", "q4", "Q4_1"),
-        ("Q4_0", "q8", "Q4_0"),
-        ("Q8_0", "q4", "Q4_0"),
+        pytest.param("Q4_0", "q8", "Q4_0", marks=pytest.mark.slow),
+        pytest.param("Q8_0", "q4", "Q4_0", marks=pytest.mark.slow),
         ("Q5_0", "q8", "Q8_0"),
     ],
 )

@@ -24,7 +24,7 @@ def tokens(*shape: int) -> Tensor:
     return torch.randint(0, 90, shape, generator=torch.Generator().manual_seed(sum(shape))).int()
 
 
-@pytest.fixture(scope="module", params=["f32", "bf16"])
+@pytest.fixture(scope="module", params=["f32", pytest.param("bf16", marks=pytest.mark.slow)])
 def pair(request: pytest.FixtureRequest) -> tuple[lt.LinnetModule, lt.LinnetModule]:
     """A decoder whose heads the C kernels take, and a copy."""
     sizes = {**SIZES, "H": 64, "HeadDim": 16, "Heads": 4, "T": request.param}

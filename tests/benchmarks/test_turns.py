@@ -56,6 +56,7 @@ def test_rounds_in_turns(log: Path) -> None:
         assert measured.logits is not None and np.load(measured.logits).tolist() == [0.5, 3.0]
 
 
+@pytest.mark.slow
 def test_failures_are_rows(log: Path) -> None:
     keys = {
         "load": "ValueError: these weights cannot be read",

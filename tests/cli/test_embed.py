@@ -212,6 +212,7 @@ def test_wrong_options_are_named(
     assert (status, out) == (1, "") and message in err
 
 
+@pytest.mark.slow
 def test_tokenizers_that_do_not_fit(run: Run, card: Path) -> None:
     manifest = (card / "nest.toml").read_text()
     (card / "nest.toml").write_text(manifest.replace("Vocab = 40\nM", "Vocab = 39\nM"))
@@ -242,6 +243,7 @@ def test_a_checkpoint_that_pools_otherwise_is_refused(run: Run, card: Path) -> N
     assert "`embed` of tiny takes the mean" in err
 
 
+@pytest.mark.slow
 def test_what_else_a_text_goes_through_is_refused(run: Run, card: Path) -> None:
     (card / "1_Pooling").mkdir()
     (card / "1_Pooling/config.json").write_text('{"pooling_mode": "cls"}')
@@ -253,6 +255,7 @@ def test_what_else_a_text_goes_through_is_refused(run: Run, card: Path) -> None:
     assert "modules.json: has a module Dense, which `embed`" in run("embed", card, "w5")[2]
 
 
+@pytest.mark.slow
 def test_texts_are_made_small_where_the_checkpoint_says_so(run: Run, card: Path) -> None:
     (card / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
     assert run("embed", card, "W5 w6")[1] == run("embed", card, "w5 w6")[1] != ""

@@ -39,6 +39,7 @@ def test_every_obligation(text: str, rows: list[tuple[str, list[str]]]) -> None:
 
 
 @pytest.mark.parametrize(("text", "rows"), BLOCKS[-1:], ids=NAMES[-1:])
+@pytest.mark.slow
 def test_every_obligation_in_any_order(text: str, rows: list[tuple[str, list[str]]]) -> None:
     distinct = {(extra, goal) for extra, goals in rows for goal in goals}
     for order in orders(clauses(text)):

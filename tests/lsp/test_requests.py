@@ -15,6 +15,7 @@ from .test_features import MODEL, SHAPES, package
 from .test_session import session
 
 
+@pytest.mark.slow
 @session
 async def test_every_request(tmp_path: Path) -> None:
     root = package(tmp_path / "p", lib=MODEL, shapes=SHAPES)

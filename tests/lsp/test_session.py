@@ -36,6 +36,7 @@ def package(root: Path, rest: str = "", **texts: str) -> Path:
     return root
 
 
+@pytest.mark.slow
 @session
 async def test_diagnostics_follow_the_text(tmp_path: Path) -> None:
     path = tmp_path / "x.linnet"

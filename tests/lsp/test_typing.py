@@ -56,6 +56,7 @@ def ask_everything(project: Project, path: Path, text: str, at: int) -> None:
     complete.signature_at(project, state, path, at)
 
 
+@pytest.mark.slow
 def test_a_file_typed_from_its_first_letter(tmp_path: Path) -> None:
     root = package(tmp_path / "p", shapes=SHAPES)
     path, project = root / "src/lib.linnet", Project()

@@ -46,6 +46,7 @@ def test_a_proof_says_where_every_byte_lies(tmp_path: Path) -> None:
     assert rows["head"]["sha256"] == rows["table"]["sha256"]
 
 
+@pytest.mark.slow
 def test_a_second_process_checks_it(tmp_path: Path) -> None:
     _, proof = loaded(tmp_path, "bf16", cast_dtype=True)
     command = [sys.executable, "-m", "linnet.nest", "verify", str(proof)]

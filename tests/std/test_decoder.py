@@ -129,7 +129,11 @@ class Model:
         return found
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["plain", "sinks"])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(False, marks=pytest.mark.slow), True],
+    ids=["plain", "sinks"],
+)
 def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
     return Model(tmp_path_factory.mktemp("decoder"), request.param)
 

@@ -156,6 +156,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 def test_forged_files_cost_nothing(tmp_path: Path) -> None:
     """Each is refused within a second of the processor's and 50 MB, and names what is wrong."""
     paths: dict[str, Path] = {}

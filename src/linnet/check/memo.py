@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from linnet.check.analysis import Analysis, Local, Module
@@ -29,6 +30,25 @@ _ANALYSIS = tuple(
 _CHECKING = ("owners", "defaults", "divisors", "clauses", "aliases", "touched")
 
 Table = dict[tree.Syntax, Any]
+Parsed = tuple[tree.File, tuple[Diagnostic, ...]]
+
+# What was last read of each file of the standard library, which nearly every program imports.
+_STD: dict[tuple[Path, str], tuple[Source, Parsed]] = {}
+
+
+def _parsed(source: Source) -> Parsed:
+    own = Findings()
+    return parse(source, own), tuple(own.items)
+
+
+def _of_std(file: ModuleFile) -> Parsed:
+    """The tree of such a file, parsed anew only where it is not the same source."""
+    key = file.path, file.source.name
+    source, known = _STD.get(key, (None, None))
+    if known is None or source is not file.source:
+        known = _parsed(file.source)
+        _STD[key] = file.source, known
+    return known
 
 
 @dataclass(eq=False, slots=True)
@@ -75,9 +95,7 @@ class Memo:
     soonest: Callable[[Module], Sequence[tree.Fn] | None] | None = None
     soon: Callable[[Analysis, Sequence[tree.Fn]], None] = _untold
     only: int | None = None  # of all bodies, the one of the first file that stands here
-    _trees: dict[Source, tuple[tree.File, tuple[Diagnostic, ...]]] = field(
-        default_factory=dict[Source, tuple[tree.File, tuple[Diagnostic, ...]]]
-    )
+    _trees: dict[Source, Parsed] = field(default_factory=dict[Source, Parsed])
     _kept: dict[ModuleFile, Kept] = field(default_factory=dict[ModuleFile, Kept])
     _same: dict[ModuleFile, bool] = field(default_factory=dict[ModuleFile, bool])
 
@@ -95,13 +113,11 @@ class Memo:
     def begin(self) -> None:
         self._same.clear()
 
-    def parsed(
-        self, source: Source, findings: Findings
-    ) -> tuple[tree.File, tuple[Diagnostic, ...]]:
+    def parsed(self, file: ModuleFile, findings: Findings) -> Parsed:
         """The tree of a file and its mistakes, which are reported."""
+        source = file.source
         if source not in self._trees:
-            own = Findings()
-            self._trees[source] = parse(source, own), tuple(own.items)
+            self._trees[source] = _of_std(file) if file.package.is_std else _parsed(source)
         syntax, mistakes = self._trees[source]
         for d in mistakes:
             label, at = d.primary.text, d.primary.span

@@ -604,7 +604,7 @@ def load(checking: Checking, file: ModuleFile) -> Module:
     kept = checking.memo.kept(checking.workspace, file)
     if kept is not None:
         return _take_over(checking, kept)
-    syntax, mistakes = checking.memo.parsed(file.source, checking.findings)
+    syntax, mistakes = checking.memo.parsed(file, checking.findings)
     faults = [d.primary.span.start for d in mistakes]
     lost = (d.primary.span.start for d in mistakes if not _mended(d))
     checking.unread[file.source] = sorted(lost)
