@@ -12,8 +12,8 @@ PROMPT  := Explain in two sentences why the sky is blue.
 VENV := .venv
 BIN  := $(VENV)/bin
 PIP   = $(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt
-# A worker for each core, so one thread for each worker.
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) "--seed-dir=$(SEED)"
+# A worker for each core, so one thread for each worker; what a file sets up is set up in one.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile "--seed-dir=$(SEED)"
 # Where Linnet source lives in the package itself.
 SOURCES := src/linnet/std src/linnet/zoo
 

@@ -35,6 +35,13 @@ def pytest_collection_finish() -> None:
     gc.freeze()  # modules and test items are here to stay
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish() -> None:
+    """pytest collects garbage five times at the end, to hear of what was left open: one will do."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("linnet")
     group.addoption("--update", action="store_true", help="rewrite golden files")
