@@ -11,6 +11,7 @@ from mutation import Checker, Mutant, mutants, valid
 EVERY = 5  # of a kind in a file; `python tests/mutation.py` makes all of them
 
 
+@pytest.mark.slow
 def test_the_list_of_valid_ones() -> None:
     known = valid()
     made = {m.key for m in mutants()}

@@ -46,6 +46,7 @@ def test_a_bad_manifest_is_a_finding_of_its_package_alone(tmp_path: Path) -> Non
     assert linnet.check(workspace, tmp_path / "good").ok
 
 
+@pytest.mark.slow
 def test_every_public_name_is_there_and_nothing_heavy_comes_with_linnet() -> None:
     script = (
         "import sys\nimport linnet\nassert len(sys.modules) < 100, len(sys.modules)\n"

@@ -147,6 +147,7 @@ def test_the_text_does_not_grow_with_the_layers() -> None:
     assert family("fast", 2) == family("fast", 7)
 
 
+@pytest.mark.slow
 def test_it_is_formatted_and_has_nothing_unused(tmp_path: Path) -> None:
     for policy in POLICIES:
         (tmp_path / f"{policy}.py").write_text(family(policy))
