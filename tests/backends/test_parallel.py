@@ -5,6 +5,7 @@ The processes of the mesh are not there: a group that says nothing stands for th
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,15 @@ def test_a_shard_holds_its_part(source: Source, tmp_path: Path, rank: int, store
             model.add_lora("up.weight")
         model.copy_weights(whole)
         assert torch.equal(model.down.weight, whole["down.weight"][:, 3 * rank : 3 * rank + 3])
+
+
+def test_a_shard_is_copied(source: Source) -> None:
+    with mesh(1, 2) as two:
+        model = linnet.torch.load(source(SPLIT), generics=SIZES, tensor_parallel=two)
+        copied = copy.deepcopy(model)
+        assert copied.shards is model.shards and copied.parts == model.parts
+        assert torch.equal(copied.up.weight, model.up.weight)
+        assert copied.up.weight.data_ptr() != model.up.weight.data_ptr()
 
 
 def test_random_weights_are_one_models(source: Source) -> None:

@@ -307,6 +307,26 @@ def test_random_weights_hang_on_the_seed_alone(source: Path) -> None:
     assert all(torch.equal(found[path], expected[path]) for path in expected)
 
 
+@pytest.mark.parametrize(
+    "options, wanted",
+    [
+        ({"storage": ["q4"]}, "storage=\\['q4'\\]: choose"),
+        ({"seed": "a"}, "seed='a'"),
+        ({"seed": 2**70}, "64 bits"),
+        ({"entries": "forward"}, "a list of names, \\['forward'\\]"),
+        ({"trainable": 3}, "trainable: 3 is no path"),
+    ],
+)
+def test_options_of_another_type(source: Path, options: dict[str, object], wanted: str) -> None:
+    with pytest.raises(PlanError, match=wanted):
+        lt.load(source, **options)
+
+
+def test_a_sparse_input_is_refused(source: Path) -> None:
+    with pytest.raises(PlanError, match=r"tokens is of layout torch.sparse_coo: pass tokens.to_de"):
+        lt.load(source)(TOKENS.to_sparse())
+
+
 def test_large_pages_that_the_system_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     class Refusing(mmap.mmap):
         def madvise(self, *_: int) -> None:

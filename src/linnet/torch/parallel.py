@@ -35,6 +35,10 @@ class Shards:
     group: dist.ProcessGroup | None
     shard: Shard
 
+    def __deepcopy__(self, memo: dict[int, object]) -> Shards:
+        """A copy of the model meets the others through the same group."""
+        return self
+
     def all_reduce(self, x: Tensor) -> Tensor:
         """The sum of the shards' x; its gradient passes through."""
         return _AllReduce.apply(x, self.group)  # type: ignore[no-any-return, no-untyped-call]

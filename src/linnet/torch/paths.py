@@ -18,6 +18,8 @@ def fitting(
     """The paths that fit each pattern; a PlanError where a pattern fits none."""
     known = list(paths)
     found: dict[str, list[str]] = {}
+    if not isinstance(patterns, Iterable):
+        raise PlanError(f"{what}: {patterns!r} is no path or pattern of paths, nor a list of them")
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
         if not isinstance(pattern, str):
             raise PlanError(f"{what}: {pattern!r} is no path or pattern of paths")

@@ -150,6 +150,10 @@ def load(
     _hint_at_cards(source)
     place = _device(device)
     check_mode(compile, place)
+    if not isinstance(seed, Integral) or not -(2**63) <= seed < 2**63:
+        raise PlanError(f"seed={seed!r}: it is a whole number of 64 bits")
+    if isinstance(entries, str):
+        raise PlanError(f"entries={entries!r}: it is a list of names, [{entries!r}]")
     policy = policy_named(numerics)
     check_storage(storage, policy, trains=trainable is not False)
     shards = None if tensor_parallel is None else joined(tensor_parallel, place)
@@ -725,6 +729,11 @@ class LinnetModule(Training):
                 raise PlanError(
                     f"{where} is on {value.device}, the model on {self.device}: "
                     f"pass {where.rpartition(': ')[2]}.to({str(self.device)!r})"
+                )
+            if value.layout is not torch.strided:
+                raise PlanError(
+                    f"{where} is of layout {value.layout}: "
+                    f"pass {where.rpartition(': ')[2]}.to_dense()"
                 )
             return value
         assert isinstance(param.of, TensorType) and isinstance(param.of.dtype, DType)

@@ -105,7 +105,7 @@ def check_storage(storage: str | None, numerics: str, *, trains: bool = False) -
     """The storage is one that there is, for what is asked of the module."""
     if storage is None:
         return
-    if storage not in STORAGES:
+    if not isinstance(storage, str) or storage not in STORAGES:
         listed = ", ".join(repr(name) for name in STORAGES)
         raise PlanError(f"storage={storage!r}: choose {listed}, or None for the program's dtypes")
     if numerics == "exact":
