@@ -189,3 +189,23 @@ def test_recording_imports_no_compiler() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.split() == ["False"], done.stderr
+
+
+def test_ops_of_pytorch_write_where_their_results_were() -> None:
+    x, table = torch.randn(3, 4), torch.randn(9, 4)
+    at = torch.tensor([1, 0, 8])
+
+    def run() -> tuple[torch.Tensor, ...]:
+        wide = torch.cat((x * 2.0, x.cos()), -1)
+        parts = torch.split(wide.double().to(torch.bfloat16), 4, -1)
+        return wide.sum(-1), table.index_select(0, at), parts[1] + 1, wide.max(-1).values
+
+    results, replay = native.replayed(run)
+    assert replay is not None
+    addresses = [r.data_ptr() for r in results]
+    for _ in range(2):
+        x.add_(1.0)
+        at.add_(-1).clamp_(0)
+        replay()
+        assert all(map(torch.equal, results, run()))
+    assert [r.data_ptr() for r in results] == addresses

@@ -32,14 +32,25 @@ _STRIDES: Callable[[Any], Any] = Tensor.stride
 
 
 class Watch:
-    """The addresses of every parameter, buffer and state of a module, as they were seen."""
+    """The addresses of every parameter, buffer and state of a module, as they were seen.
+
+    What its layout looks after is looked at there, before every run: here only whether it was
+    laid anew.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         self.look()
 
+    def _laid(self) -> tuple[Layout | None, int]:
+        layout: Layout | None = self.module.__dict__.get("_layout")
+        return layout, layout.laid if layout is not None else 0
+
     def look(self) -> None:
         """What is there now is what `moved` compares with."""
+        self._last = self._laid()
+        layout = self._last[0]
+        elsewhere = layout.watched() if layout is not None else set[tuple[int, str]]()
         inside = list(self.module.modules())
         self._tree = _Tree((inner._modules, name) for inner in inside for name in inner._modules)
         self._tensors = _Tensors(
@@ -47,11 +58,13 @@ class Watch:
             for inner in inside
             for held in (inner._parameters, inner._buffers)
             for name in held
+            if (id(held), name) not in elsewhere
         )
 
     def moved(self) -> bool:
         """Whether one has been replaced since: what kept its address reads the old one."""
-        return not (self._tree.same() and self._tensors.same())
+        same = self._laid() == self._last and self._tree.same() and self._tensors.same()
+        return not same
 
 
 # Both are asked before every run, for hundreds of members: hence the maps.
@@ -84,6 +97,9 @@ class _Tensors:
         self._square_names = [name for _, name in square]
         self._strides = [held[name].stride() for held, name in square]
         self._trained = [held[name].requires_grad for held, name, _ in listed]
+
+    def slots(self) -> set[tuple[int, str]]:
+        return set(zip(map(id, self._held), self._names, strict=True))
 
     def same(self) -> bool:
         found: list[Any] = list(map(dict.get, self._held, self._names))
@@ -174,6 +190,7 @@ class Layout:
         self._pending: dict[tuple[str, ...], Tensor] = {}
         self._tree = _Tree(())
         self._seen: _Tensors | None = None
+        self.laid = 0  # how often
 
     @property
     def paths(self) -> frozenset[str]:
@@ -185,6 +202,10 @@ class Layout:
     def holds(self) -> bool:
         """Whether every member is where `lay` found or left it."""
         return self._seen is not None and self._tree.same() and self._seen.same()
+
+    def watched(self) -> set[tuple[int, str]]:
+        """The members that `holds` looks at: what holds each, and its name there."""
+        return self._seen.slots() if self._seen is not None else set()
 
     def lay(self) -> frozenset[str]:
         """Members lie side by side where they can; the manifest's paths of those that do not.
@@ -215,6 +236,7 @@ class Layout:
                 else:
                     self._lay_row(row, done)
         self._pending.clear()
+        self.laid += 1
         self._seen = _Tensors(slot for row in rows for slot in row.members)
         return frozenset(path for b in apart for path in b.paths)
 

@@ -368,6 +368,7 @@ class _Call:
     function: IrFunction
     takes_self: bool
     dims: dict[str, str]
+    leaves: tuple[tuple[str, Param], ...]  # with how each is named in a message
     known: dict[object, dict[str, int]] = field(default_factory=dict[object, dict[str, int]])
 
 
@@ -662,7 +663,10 @@ class LinnetModule(Training):
 
     def _call(self, name: str) -> _Call:
         entry = self._code.entries[name]
-        return _Call(self.program.entries[name], entry.takes_self, entry.dims)
+        function = self.program.entries[name]
+        paths = [f"{name}: {path}" for path in leaf_paths(function)]
+        leaves = tuple(zip(paths, function.values, strict=True))
+        return _Call(function, entry.takes_self, entry.dims, leaves)
 
     def run_entry(
         self,
@@ -716,10 +720,9 @@ class LinnetModule(Training):
         self, name: str, call: _Call, inputs: Sequence[object] | Mapping[str, object]
     ) -> list[Tensor]:
         values = flat_inputs(call.function, inputs, name)
-        params, paths = call.function.values, leaf_paths(call.function)
         return [
-            self._input(f"{name}: {path}", p, value)
-            for path, p, value in zip(paths, params, values, strict=True)
+            self._input(where, p, value)
+            for (where, p), value in zip(call.leaves, values, strict=True)
         ]
 
     def _input(self, where: str, param: Param, value: object) -> Tensor:
