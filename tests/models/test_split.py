@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -142,7 +143,15 @@ def test_the_documents_script(tmp_path: Path) -> None:
     for name, body in re.findall(r"^```\w+ (mlp\.linnet|split\.py)\n(.*?)^```$", page, re.M | re.S):
         (tmp_path / name).write_text(body, encoding="utf-8")
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    # Each process writes at its end, so that their lines do not mix.
+    buffered = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
     done = subprocess.run(
-        [*run, "split.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+        [*run, "split.py"],
+        cwd=tmp_path,
+        env=buffered,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert sorted(done.stdout.splitlines()) == ["0 (16, 8) True", "1 (16, 8) True"], done.stderr
