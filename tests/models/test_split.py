@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -143,15 +142,10 @@ def test_the_documents_script(tmp_path: Path) -> None:
     for name, body in re.findall(r"^```\w+ (mlp\.linnet|split\.py)\n(.*?)^```$", page, re.M | re.S):
         (tmp_path / name).write_text(body, encoding="utf-8")
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    # Each process writes at its end, so that their lines do not mix.
-    buffered = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+    # A file for what each process prints: in one pipe their lines may mix.
+    run += ["--redirects", "1", "--log-dir", str(tmp_path / "logs")]
     done = subprocess.run(
-        [*run, "split.py"],
-        cwd=tmp_path,
-        env=buffered,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
+        [*run, "split.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
     )
-    assert sorted(done.stdout.splitlines()) == ["0 (16, 8) True", "1 (16, 8) True"], done.stderr
+    printed = sorted(file.read_text() for file in (tmp_path / "logs").rglob("stdout.log"))
+    assert printed == ["0 (16, 8) True\n", "1 (16, 8) True\n"], done.stderr
