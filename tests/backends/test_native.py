@@ -191,6 +191,7 @@ def test_rows_of_nothing() -> None:
 def test_what_new_tensors_are_by_default_does_not_matter() -> None:
     x, weight, query, key = drawn(3, 40), drawn(7, 40), drawn(1, 4, 2, 16), drawn(1, 4, 99, 16)
     norm, cache, at = drawn(40), torch.zeros(1, 4, 99, 16), torch.tensor([1, 2], dtype=torch.int32)
+    codes, scales = bytes_of(5, 16), drawn(5)
 
     def run() -> list[Tensor]:
         ops.put_span_(cache, query, 3)
@@ -202,6 +203,7 @@ def test_what_new_tensors_are_by_default_does_not_matter() -> None:
             ops.attend(query, key, key, 0.125, 50),
             ops.attend_prompt(query, key, key, 0.125, 50),
             ops.rows_of(weight, at),
+            ops.packed_linear(query[0, 0], codes, ops.FP8, scales),
             cache,
         ]
 

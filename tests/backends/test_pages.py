@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import re
 import sys
 from collections.abc import Iterable
@@ -166,3 +167,13 @@ def test_no_room(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert room.empty((4,), torch.float32) is None
     given = torch.ones(4)
     assert room.copied(given) is given
+
+
+@linux
+def test_large_pages_that_the_system_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refusing(mmap.mmap):
+        def madvise(self, *_: int) -> None:
+            raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(mmap, "mmap", Refusing)
+    assert Room(pages.SMALLEST).empty((4, 4), torch.float32) is None

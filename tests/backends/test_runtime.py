@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import mmap
 import pickle
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,6 @@ from effort import calls
 from linnet.diagnostics import LinnetError, PlanError
 from linnet.loading import load_source
 from linnet.torch.emit import emit
-from linnet.torch.pages import SMALLEST, Room
 from linnet.weights import write_safetensors
 
 SOURCE = """module small
@@ -325,15 +323,6 @@ def test_options_of_another_type(source: Path, options: dict[str, object], wante
 def test_a_sparse_input_is_refused(source: Path) -> None:
     with pytest.raises(PlanError, match=r"tokens is of layout torch.sparse_coo: pass tokens.to_de"):
         lt.load(source)(TOKENS.to_sparse())
-
-
-def test_large_pages_that_the_system_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Refusing(mmap.mmap):
-        def madvise(self, *_: int) -> None:
-            raise OSError(22, "Invalid argument")
-
-    monkeypatch.setattr(mmap, "mmap", Refusing)
-    assert Room(SMALLEST).empty((4, 4), torch.float32) is None
 
 
 def test_a_traceback_shows_generated_lines(model: lt.LinnetModule) -> None:

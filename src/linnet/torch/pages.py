@@ -1,7 +1,7 @@
 """Memory in large pages for weights on a CPU, where the system has them.
 
 A processor looks the address of every page up: with pages of 2 MB instead of 4 KB it does so once
-for 512, and reads weights from memory a fifth faster (`python -m bench.probe` shows both).
+for 512, and reads weights from memory faster (`python -m bench.probe` shows by how much).
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@
 
 // ---------------------------------------------------------------- few rows: read w once
 
-// One row of w after the other: memory gives a third less to who reads several at a time.
+// One row of w after the other: memory gives less to who reads several at a time.
 
 // A row of w times `rows` rows of x, each sum in `parts` that need not wait for each other.
 INLINE void dots(int kind, int rows, int parts, const float *x, long ldx, const char *w, long k,

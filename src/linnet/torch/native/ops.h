@@ -1,5 +1,5 @@
 #pragma once
 #include "vec.h"
 
-Op op_prompt, op_linear, op_rms_norm, op_rope, op_silu_gated, op_add, op_attend, op_attended, op_put_span, op_rows,
-    op_blocks, op_block_rows, op_packed;
+Op op_linear, op_rms_norm, op_rope, op_silu_gated, op_add, op_attend, op_attended, op_put_span,
+    op_rows, op_blocks, op_block_rows, op_prompt, op_packed;

@@ -157,20 +157,8 @@ def attend(
     chunks = min(torch.get_num_threads(), max(1, keys // _PART), 64)
     out = query.new_empty((rows, queries, heads, width))
     parts = query.new_empty(rows * heads * queries * chunks * (width + 2), dtype=torch.float32)
-    size = query.dtype.itemsize
     arguments = (
-        query.data_ptr(),
-        key.data_ptr(),
-        value.data_ptr(),
-        *(step * size for x in (query, key, value) for step in x.stride()[:3]),
-        out.data_ptr(),
-        KIND[query.dtype],
-        rows,
-        heads,
-        groups,
-        queries,
-        keys,
-        width,
+        *_attention(query, key, value, out),
         place.data_ptr(),
         1 if place.ndim else 0,
         window or 0,
@@ -183,6 +171,26 @@ def attend(
     run(2 * rows * groups * queries * keys * width, native.ATTEND, *arguments)
     run(parts.numel(), native.ATTENDED, *arguments)
     return out.transpose(1, 2)
+
+
+def _attention(query: Tensor, key: Tensor, value: Tensor, out: Tensor) -> tuple[int, ...]:
+    """What both kernels of attention are told first: where everything lies, and its sizes."""
+    rows, heads, queries, width = query.shape
+    size = query.dtype.itemsize
+    return (
+        query.data_ptr(),
+        key.data_ptr(),
+        value.data_ptr(),
+        *(step * size for x in (query, key, value) for step in x.stride()[:3]),
+        out.data_ptr(),
+        KIND[query.dtype],
+        rows,
+        heads,
+        key.shape[1],
+        queries,
+        key.shape[2],
+        width,
+    )
 
 
 def _place(at: Tensor | int) -> Tensor:
@@ -247,22 +255,10 @@ def attend_prompt(
     sinks = None if sinks is None else sinks.contiguous()
     rows, heads, queries, width = query.shape
     out = query.new_empty((rows, queries, heads, width))
-    size = query.dtype.itemsize
     run(
         rows * heads * queries * (at + queries) * width,
         native.PROMPT,
-        query.data_ptr(),
-        key.data_ptr(),
-        value.data_ptr(),
-        *(step * size for x in (query, key, value) for step in x.stride()[:3]),
-        out.data_ptr(),
-        KIND[query.dtype],
-        rows,
-        heads,
-        key.shape[1],
-        queries,
-        key.shape[2],
-        width,
+        *_attention(query, key, value, out),
         at,
         window or 0,
         0 if sinks is None else sinks.data_ptr(),
@@ -294,7 +290,7 @@ def packed_linear(
         x = x.contiguous()
     width, count = x.shape[-1], weight.shape[0]
     rows = x.shape[:-1].numel()
-    out = torch.empty((*x.shape[:-1], count), dtype=x.dtype)
+    out = x.new_empty((*x.shape[:-1], count))
     run(
         (rows if rows > 8 else 1) * count * width,
         native.PACKED,
