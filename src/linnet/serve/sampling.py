@@ -6,44 +6,14 @@ batch nor the backend change what is drawn.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from linnet.diagnostics import LinnetError
+from linnet.serve.request import Sampling as Sampling
 
 Array = npt.NDArray[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """How tokens are chosen; temperature 0 takes the most likely one.
-
-    `top_k` keeps the k most likely tokens (0: all), then `top_p` the fewest of those whose
-    probabilities reach p.
-    """
-
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int = 0
-
-    def check(self) -> None:
-        """Raises LinnetError naming the setting that is out of range."""
-        if not self.temperature >= 0 or self.temperature == float("inf"):
-            raise LinnetError(f"temperature is {self.temperature}; it must be 0 or more, finite")
-        if self.top_k < 0:
-            raise LinnetError(f"top_k is {self.top_k}; it must be 0 (all tokens) or more")
-        if not 0 < self.top_p <= 1:
-            raise LinnetError(f"top_p is {self.top_p}; it must be above 0 and at most 1")
-
-    @property
-    def key(self) -> int:
-        """The seed as the 32 bits that the noise is made from."""
-        seed = self.seed & 0xFFFFFFFFFFFFFFFF
-        return (seed ^ (seed >> 32)) & 0xFFFFFFFF
 
 
 def lowbias32(x: Array) -> Array:
