@@ -114,10 +114,10 @@ class Request:
     """A prompt of token ids and how to go on from it, at most `max_new_tokens` tokens.
 
     `eos` ends an answer as the model does, `stop_ids` and `stop` (strings) as the user wants; an
-    answer's text ends before a stop string. `n` answers are made; `seed` None draws a fresh one, and
-    answer i uses seed + i. `logprobs` asks for the log-probability of every token, and for so many
-    alternatives beside it. `on_token` is called with the Completion and each new token, from the
-    thread that drives the engine.
+    answer's text ends before a stop string. `n` answers are made; `seed` None draws a fresh one,
+    and answer i uses seed + i. `logprobs` asks for the log-probability of every token, and for so
+    many alternatives beside it. `on_token` is called with the Completion and each new token, from
+    the thread that drives the engine.
     """
 
     prompt: Sequence[int]

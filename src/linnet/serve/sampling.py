@@ -1,19 +1,81 @@
-"""Logits to a token: greedy, or sampled with noise that depends on nothing but the request.
+"""Logits to tokens: greedy, or sampled with noise that depends on nothing but the request.
 
 The noise for a token is a hash of (seed, position, token id), so that neither the neighbours in a
-batch nor the backend change what is drawn.
+batch nor the backend change what is drawn. `draw_numpy` says in 64-bit floats which token that is.
+`draw` computes a batch where its logits are, in 32 bits, and looks at how far the winner is ahead:
+where that is less than its arithmetic can be off by, and where a token is as likely as the last one
+that a filter keeps, it asks `draw_numpy` for the row. So both choose the same tokens.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from linnet.diagnostics import LinnetError
+from linnet.serve.request import Matcher
 from linnet.serve.request import Sampling as Sampling
 
+if TYPE_CHECKING:
+    import torch
+
 Array = npt.NDArray[Any]
+
+APART = 1e-4
+"""Noisy scores this far apart are in that order; errors of 32-bit ones are under a fifth of it."""
+SURE = 1e-5
+"""So far from `top_p`, relatively, a sum of 32-bit probabilities is on its own side."""
+COLDEST = 1e-20
+"""Below this temperature differences of 32-bit logits may not be numbers of 32 bits."""
+CANDIDATES = 256
+"""So many tokens are looked at first for those that reach `top_p`."""
+SPARE = 64
+"""So many more than a filter keeps are looked at, which hold those as likely as its last one."""
+
+
+class DrawError(LinnetError):
+    """Logits that no token can be drawn from; `rows` are those at fault, all others are fine."""
+
+    def __init__(self, message: str, rows: Sequence[int]) -> None:
+        super().__init__(message)
+        self.rows = tuple(rows)
+
+
+@dataclass(slots=True)
+class Draw:
+    """A row of logits that a token is drawn from.
+
+    `position` is the token's index in prompt + answer. `logprobs` asks for its log-probability, and
+    for so many alternatives.
+    """
+
+    sampling: Sampling
+    position: int
+    prompt: Sequence[int] = ()
+    answer: Sequence[int] = ()
+    matcher: Matcher | None = None
+    logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A token; its log-probability and its alternatives (id, log-probability), likeliest first.
+
+    Log-probabilities are those of the model: before penalties, bias, grammar, temperature and
+    filters, as OpenAI and vLLM state them.
+    """
+
+    token: int
+    logprob: float | None = None
+    top: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
+
+
+# --- the noise --------------------------------------------------------------------------------
 
 
 def lowbias32(x: Array) -> Array:
@@ -25,32 +87,393 @@ def lowbias32(x: Array) -> Array:
     return x
 
 
+def mixed(key: int, position: int) -> int:
+    """What the ids of tokens are hashed with for one token of one request, 32 bits."""
+    inner = lowbias32(np.array([key], np.uint32))
+    return int(lowbias32(np.array([position & 0xFFFFFFFF], np.uint32) ^ inner)[0])
+
+
 def gumbel(key: int, position: int, count: int) -> Array:
-    """Gumbel noise for token ids 0 .. count-1 at a position, f32 [count]."""
-    mixed = lowbias32(np.array([position & 0xFFFFFFFF], np.uint32) ^ lowbias32(np.array([key])))
-    words = lowbias32(np.arange(count, dtype=np.uint32) ^ mixed)
-    uniform = ((words >> np.uint32(9)).astype(np.float32) + np.float32(0.5)) * np.float32(2**-23)
-    return np.asarray(-np.log(-np.log(uniform)), np.float32)
+    """Gumbel noise for token ids 0 .. count-1 at a position, f64 [count]."""
+    words = lowbias32(np.arange(count, dtype=np.uint32) ^ np.uint32(mixed(key, position)))
+    uniform = ((words >> np.uint32(9)).astype(np.float64) + 0.5) * 2.0**-23
+    return np.asarray(-np.log(-np.log(uniform)))
 
 
-def draw_numpy(logits: Array, sampling: Sampling, position: int) -> int:
-    """The next token from f32 logits [Vocab]; ties go to the lowest id."""
+# --- the reference ----------------------------------------------------------------------------
+
+
+def draw_numpy(
+    logits: Array,
+    sampling: Sampling,
+    position: int,
+    prompt: Sequence[int] = (),
+    answer: Sequence[int] = (),
+    allowed: Sequence[int] | None = None,
+) -> int:
+    """The next token from logits [Vocab]; ties go to the lowest id.
+
+    `allowed` has a bit for each token, as `Matcher.allowed`. DrawError says that none is left.
+    """
+    changed = logits.astype(np.float32)
+    _change(changed, sampling, prompt, answer)
+    if allowed is not None:
+        changed[~_bits(allowed, len(changed))] = -np.inf
+    best = int(changed.argmax())
+    if not math.isfinite(changed[best]):
+        raise _refusal([(0, float(changed[best]))])
     if sampling.temperature == 0:
-        return int(logits.argmax())
-    scaled = logits.astype(np.float32) / np.float32(sampling.temperature)
-    kept = _kept(scaled, sampling)
-    noisy = np.where(kept, scaled + gumbel(sampling.key, position, len(scaled)), -np.inf)
-    return int(noisy.argmax())
+        return best
+    with np.errstate(over="ignore"):  # what is far from the best is infinitely far
+        scores = (changed.astype(np.float64) - float(changed[best])) / sampling.temperature
+    noise = gumbel(sampling.key, position, len(scores))
+    return int(np.where(_kept(scores, sampling), scores + noise, -np.inf).argmax())
 
 
-def _kept(scaled: Array, sampling: Sampling) -> Array:
-    kept = np.ones(len(scaled), np.bool_)
-    if sampling.top_k and sampling.top_k < len(scaled):
-        order = np.argsort(-scaled, kind="stable")
-        kept[order[sampling.top_k :]] = False
+def _kept(scores: Array, sampling: Sampling) -> Array:
+    """Which tokens the filters keep, of scores whose best is 0; of equal ones, the lowest ids."""
+    kept = np.ones(len(scores), np.bool_)
+    if not _filters(sampling):
+        return kept
+    order = np.argsort(-scores, kind="stable")
+    chances = np.exp(scores[order][: sampling.top_k or None])
     if sampling.top_p < 1:
-        order = np.argsort(np.where(kept, -scaled, np.inf), kind="stable")
-        chances = np.exp(scaled[order] - scaled[order[0]]) * kept[order]
         before = np.cumsum(chances) - chances
-        kept[order[before >= sampling.top_p * chances.sum()]] = False
+        chances = chances[before < sampling.top_p * chances.sum()]
+    count = np.count_nonzero(chances >= sampling.min_p)
+    kept[order[count:]] = False
     return kept
+
+
+def _filters(sampling: Sampling) -> bool:
+    return sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0
+
+
+def _change(
+    logits: Array, sampling: Sampling, prompt: Sequence[int], answer: Sequence[int]
+) -> None:
+    """Penalties and bias, in place."""
+    if sampling.changes_logits:
+        ids, factors, shifts = _changes(sampling, prompt, answer, len(logits))
+        with np.errstate(over="ignore", invalid="ignore"):  # what is no number is found later
+            old = logits[ids]
+            logits[ids] = np.where(old > 0, old / factors, old * factors) + shifts
+
+
+def _changes(
+    sampling: Sampling, prompt: Sequence[int], answer: Sequence[int], vocab: int
+) -> tuple[Array, Array, Array]:
+    """The tokens whose logits change, by which factor (f32), and what is then added (f32)."""
+    own, times = np.unique(np.asarray(answer, np.int64), return_counts=True)
+    seen = np.union1d(np.asarray(prompt, np.int64), own)
+    biased = np.fromiter(sampling.logit_bias, np.int64, len(sampling.logit_bias))
+    ids = np.union1d(seen if sampling.repetition_penalty != 1 else own, biased)
+    if len(ids) and not 0 <= ids[0] <= ids[-1] < vocab:
+        bad = ids[0] if ids[0] < 0 else ids[-1]
+        raise DrawError(
+            f"token {bad} has a penalty or a bias, and the model has tokens 0 to {vocab - 1}", [0]
+        )
+    factors = np.where(np.isin(ids, seen), sampling.repetition_penalty, 1).astype(np.float32)
+    shifts = np.zeros(len(ids))
+    shifts[np.searchsorted(ids, own)] -= (
+        sampling.presence_penalty + sampling.frequency_penalty * times
+    )
+    shifts[np.searchsorted(ids, biased)] += [*sampling.logit_bias.values()]
+    with np.errstate(over="ignore"):
+        return ids, factors, shifts.astype(np.float32)
+
+
+def _bits(allowed: Sequence[int], vocab: int) -> Array:
+    """Bits of 32-bit words as booleans [vocab]; those that the words lack are not set."""
+    words = np.asarray(allowed).astype("<u4")
+    bits = np.unpackbits(words.view(np.uint8), bitorder="little", count=vocab)
+    return bits.astype(np.bool_)
+
+
+def _refusal(found: Sequence[tuple[int, float]]) -> DrawError:
+    row, best = found[0]
+    what = {math.inf: "an infinite logit", -math.inf: "no token that may come next"}
+    return DrawError(
+        f"row {row} of the logits has {what.get(best, 'a logit that is not a number')}, so no "
+        "token can be drawn from it",
+        [row for row, _ in found],
+    )
+
+
+# --- a batch, where its logits are ------------------------------------------------------------
+
+
+def draw(logits: torch.Tensor, draws: Sequence[Draw]) -> list[Drawn]:
+    """A token for every row of logits [N, Vocab] of any float dtype, as `draw_numpy` draws it.
+
+    Rows that no token can be drawn from are a DrawError.
+    """
+    import torch
+
+    with torch.inference_mode():
+        tokens = _tokens(logits, draws)
+        return _with_logprobs(logits, draws, tokens)
+
+
+def draw_torch(
+    logits: torch.Tensor,
+    sampling: Sampling,
+    position: int,
+    prompt: Sequence[int] = (),
+    answer: Sequence[int] = (),
+    matcher: Matcher | None = None,
+) -> int:
+    """The next token from logits [Vocab], as `draw_numpy` draws it."""
+    return draw(logits[None], [Draw(sampling, position, prompt, answer, matcher)])[0].token
+
+
+def _tokens(logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
+    """The tokens of all rows; each kind of row is computed at once."""
+    plain: list[int] = []
+    rest: list[int] = []
+    for row, one in enumerate(draws):
+        simple = one.sampling.temperature == 0 and not one.sampling.changes_logits
+        (plain if simple and one.matcher is None else rest).append(row)
+    tokens = [0] * len(draws)
+    bests = [0.0] * len(draws)
+    work = None
+    if plain:
+        for row, token, best in zip(plain, *_best(_rows(logits, plain))):
+            tokens[row], bests[row] = token, best
+    if rest:
+        work = _changed(logits, rest, draws)
+        for row, token, best in zip(rest, *_best(work)):
+            tokens[row], bests[row] = token, best
+    bad = [(row, best) for row, best in enumerate(bests) if not math.isfinite(best)]
+    if bad:
+        raise _refusal(bad)
+    sampled = [k for k, row in enumerate(rest) if draws[row].sampling.temperature > 0]
+    if work is not None and sampled:
+        _sample(work, rest, sampled, draws, bests, tokens)
+    return tokens
+
+
+def _rows(logits: torch.Tensor, rows: list[int]) -> torch.Tensor:
+    """Some rows; a copy only where they are not all of them."""
+    import torch
+
+    if len(rows) == len(logits):
+        return logits
+    return logits.index_select(0, torch.tensor(rows, device=logits.device))
+
+
+def _best(logits: torch.Tensor) -> tuple[list[int], list[float]]:
+    """The first of the largest logits of each row and what it is; a NaN counts as the largest."""
+    if logits.device.type == "cpu":  # where numpy takes a tenth of the time
+        values = logits.detach().float().numpy()
+        tokens = values.argmax(1)
+        return tokens.tolist(), np.take_along_axis(values, tokens[:, None], 1)[:, 0].tolist()
+    best = logits.argmax(1, keepdim=True)
+    return best[:, 0].tolist(), logits.gather(1, best)[:, 0].float().tolist()
+
+
+def _changed(logits: torch.Tensor, rows: list[int], draws: Sequence[Draw]) -> torch.Tensor:
+    """The rows in f32 with penalties, bias and grammars applied: a copy."""
+    import torch
+
+    vocab = logits.shape[1]
+    work = logits[torch.tensor(rows, device=logits.device)].float()
+    changes: list[tuple[int, tuple[Array, Array, Array]]] = []
+    for k, one in enumerate(draws[row] for row in rows):
+        if one.sampling.changes_logits:
+            try:
+                changes.append((k, _changes(one.sampling, one.prompt, one.answer, vocab)))
+            except DrawError as error:
+                raise DrawError(str(error), [rows[k]]) from error
+    if changes:
+        where = np.concatenate([ids + k * vocab for k, (ids, _, _) in changes])
+        factor = np.concatenate([factors for _, (_, factors, _) in changes])
+        shift = np.concatenate([shifts for _, (_, _, shifts) in changes])
+        index, factors, shifts = (
+            torch.from_numpy(one).to(logits.device) for one in (where, factor, shift)
+        )
+        flat = work.view(-1)
+        old = flat[index]
+        flat[index] = torch.where(old > 0, old / factors, old * factors) + shifts
+    masked = [(k, draws[row].matcher) for k, row in enumerate(rows)]
+    masks = [(k, _bits(matcher.allowed(), vocab)) for k, matcher in masked if matcher is not None]
+    if masks:
+        index = torch.tensor([k for k, _ in masks], device=logits.device)
+        forbidden = torch.from_numpy(~np.stack([mask for _, mask in masks])).to(logits.device)
+        work[index] = work[index].masked_fill_(forbidden, -math.inf)
+    return work
+
+
+def _sample(
+    work: torch.Tensor,
+    rows: list[int],
+    sampled: list[int],
+    draws: Sequence[Draw],
+    bests: Sequence[float],
+    tokens: list[int],
+) -> None:
+    """Sets the tokens of sampled rows, from the changed logits."""
+    import torch
+
+    for filtered in (False, True):
+        some = [k for k in sampled if _filters(draws[rows[k]].sampling) == filtered]
+        warm = [k for k in some if draws[rows[k]].sampling.temperature >= COLDEST]
+        found: dict[int, int] = {}
+        if warm:
+            part = work if len(warm) == len(work) else work[torch.tensor(warm, device=work.device)]
+            ones = [draws[rows[k]] for k in warm]
+            best = [bests[rows[k]] for k in warm]
+            pick = _filtered if filtered else _unfiltered
+            found = {k: token for k, token in zip(warm, pick(part, ones, best)) if token >= 0}
+        for k in some:
+            one = draws[rows[k]]
+            if k not in found:  # too close for 32 bits
+                found[k] = draw_numpy(
+                    work[k].cpu().numpy(), _unchanging(one.sampling), one.position
+                )
+            tokens[rows[k]] = found[k]
+
+
+def _unchanging(sampling: Sampling) -> Sampling:
+    """The same without what has changed the logits already."""
+    one = sampling
+    return Sampling(one.temperature, one.top_k, one.top_p, one.seed, one.min_p)
+
+
+def _unfiltered(work: torch.Tensor, draws: Sequence[Draw], bests: Sequence[float]) -> list[int]:
+    """The tokens with the best noisy scores; -1 where two are too close."""
+    import torch
+
+    ids = torch.arange(work.shape[1], dtype=torch.int32, device=work.device)
+    noisy = _noise(ids[None], draws).add_(_scores(work, draws, bests))
+    return _settled(noisy)[:, 0].tolist()
+
+
+def _filtered(work: torch.Tensor, draws: Sequence[Draw], bests: Sequence[float]) -> list[int]:
+    """The same among the tokens that filters keep; -1 also where it matters which those are."""
+    import torch
+
+    vocab = work.shape[1]
+    limits = [min(one.sampling.top_k or vocab, vocab) for one in draws]
+    total = None
+    if any(limit == vocab and one.sampling.top_p < 1 for limit, one in zip(limits, draws)):
+        total = _scores(work, draws, bests).exp_().sum(1, keepdim=True, dtype=torch.float64)
+    wanted = max(limit if limit < vocab else CANDIDATES for limit in limits)
+    while True:
+        count = min(wanted + SPARE, vocab)
+        values, ids = work.topk(count, 1)
+        sure, maybe = _reach(values, draws, bests, limits, total)
+        if count == vocab or not bool((maybe == count).any()):
+            break
+        wanted *= 8
+    # Values from `last` on may be kept, those above `beyond` surely are; of equal ones at the end
+    # it is a matter of their ids.
+    last = values.gather(1, maybe - 1)
+    beyond = values.gather(1, sure.clamp(max=count - 1)).masked_fill_(sure == count, -math.inf)
+    noisy = _noise(ids.to(torch.int32), draws).add_(_scores(values, draws, bests))
+    winner = _settled(noisy.masked_fill_(values < last, -math.inf))
+    found = winner.clamp(min=0)
+    known = (values[:, -1:] < last) | (last == -math.inf) | (count == vocab)
+    known &= (winner >= 0) & (values.gather(1, found) > beyond)
+    return ids.gather(1, found).masked_fill_(~known, -1)[:, 0].tolist()
+
+
+def _reach(
+    values: torch.Tensor,
+    draws: Sequence[Draw],
+    bests: Sequence[float],
+    limits: Sequence[int],
+    total: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """How many of the sorted values [N, K] are surely kept, and may be: [N, 1] each.
+
+    `total` sums the probabilities of all tokens, relative to the best one.
+    """
+    import torch
+
+    settings = [one.sampling for one in draws]
+    numbers = zip(bests, settings, limits)
+    table = [[best, one.temperature, one.top_p, one.min_p, n] for best, one, n in numbers]
+    columns = torch.tensor(table, dtype=torch.float64, device=values.device)
+    best, temperature, top_p, min_p, limit = columns[:, :, None].unbind(1)
+    within = torch.arange(values.shape[1], device=values.device) < limit
+    chances = ((values.double() - best) / temperature).exp_() * within
+    reached = chances.cumsum(1) - chances
+    sums = chances.sum(1, keepdim=True)
+    if total is not None:
+        sums = torch.where(limit < len(within[0]), sums, total)
+    either = top_p == 1
+    counts = [
+        (
+            within
+            & (either | (reached < top_p * sums * (1 - slack)))
+            & (chances >= min_p * (1 + slack))
+        ).sum(1, keepdim=True)
+        for slack in (SURE, -SURE)
+    ]
+    return counts[0], counts[1]
+
+
+def _settled(noisy: torch.Tensor) -> torch.Tensor:
+    """The index of the largest value of each row [N, 1]; -1 where the next one is too close."""
+    import torch
+
+    if noisy.shape[1] == 1:
+        return torch.zeros_like(noisy, dtype=torch.int64)
+    order = noisy.topk(2, 1)
+    ahead = order.values[:, :1] - order.values[:, 1:] > APART
+    return order.indices[:, :1].masked_fill_(~ahead, -1)
+
+
+def _scores(logits: torch.Tensor, draws: Sequence[Draw], bests: Sequence[float]) -> torch.Tensor:
+    """Logits relative to the best one of their row, over its temperature."""
+    import torch
+
+    best, warmth = torch.tensor(
+        [bests, [1 / one.sampling.temperature for one in draws]], device=logits.device
+    )[:, :, None]
+    scores: torch.Tensor = (logits - best).mul_(warmth)
+    return scores
+
+
+def _noise(ids: torch.Tensor, draws: Sequence[Draw]) -> torch.Tensor:
+    """Gumbel noise for token ids [N or 1, K] of each row, f32 [N, K]: `gumbel` in 32 bits."""
+    import torch
+
+    # int32 stands for uint32, which torch cannot shift; so what a shift brings in is masked off.
+    keys = [mixed(one.sampling.key, one.position) for one in draws]
+    x = ids ^ torch.from_numpy(np.array(keys, np.uint32).view(np.int32)).to(ids.device)[:, None]
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B - (1 << 32))):
+        x.bitwise_xor_((x >> shift).bitwise_and_((1 << (32 - shift)) - 1)).mul_(factor)
+    x.bitwise_xor_((x >> 16).bitwise_and_(0xFFFF))
+    uniform = (x >> 9).bitwise_and_(0x7FFFFF).float().add_(0.5).mul_(2.0**-23)
+    return uniform.log_().neg_().log_().neg_()
+
+
+# --- log-probabilities ------------------------------------------------------------------------
+
+
+def _with_logprobs(
+    logits: torch.Tensor, draws: Sequence[Draw], tokens: Sequence[int]
+) -> list[Drawn]:
+    import torch
+
+    drawn = [Drawn(token) for token in tokens]
+    wanted = [(row, one.logprobs) for row, one in enumerate(draws) if one.logprobs is not None]
+    if not wanted:
+        return drawn
+    raw = _rows(logits, [row for row, _ in wanted]).float()
+    sums = raw.logsumexp(1, keepdim=True)
+    own = torch.tensor([[tokens[row]] for row, _ in wanted], device=logits.device)
+    chosen = (raw.gather(1, own) - sums)[:, 0].tolist()
+    most = max(count for _, count in wanted)
+    values, ids = raw.topk(min(most + SPARE, raw.shape[1]) if most else 0, 1)
+    values, ids = values.cpu(), ids.cpu()
+    for k, (row, count) in enumerate(wanted):
+        found: tuple[list[float], Sequence[int]] = values[k].tolist(), ids[k].tolist()
+        if 0 < count < len(found[0]) < raw.shape[1] and found[0][count - 1] == found[0][-1]:
+            found = raw[k].tolist(), range(raw.shape[1])  # of so many equals, the first ones
+        best = sorted(zip(*found), key=lambda one: (-one[0], one[1]))[:count]
+        top = [(token, value - float(sums[k])) for value, token in best]
+        drawn[row] = Drawn(tokens[row], chosen[k], top)
+    return drawn
