@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -18,6 +19,8 @@ from linnet.serve.sampling import (
     Sampling,
     _changed,
     _kept,
+    _on_device,
+    _pick,
     draw,
     draw_numpy,
     draw_torch,
@@ -44,10 +47,46 @@ class Only:
     def accept(self, token: int) -> None: ...
 
 
-def reference(logits: torch.Tensor, one: Draw) -> int:
-    allowed = None if one.matcher is None else one.matcher.allowed()
-    values = logits.float().numpy()
-    return draw_numpy(values, one.sampling, one.position, one.prompt, one.answer, allowed)
+def naive(logits: torch.Tensor, one: Draw) -> int:
+    """What `Sampling` says, step by step, over all tokens and in 64 bits."""
+    changed = changed_naively(logits.float().numpy(), one)
+    if one.sampling.temperature == 0:
+        return int(changed.argmax())
+    with np.errstate(over="ignore"):
+        scores = (changed.astype(np.float64) - float(changed.max())) / one.sampling.temperature
+    ids = np.array(kept_naively(scores, one.sampling))
+    noisy = np.full(len(scores), -np.inf)
+    noisy[ids] = scores[ids] + gumbel(one.sampling.key, one.position, ids)
+    return int(noisy.argmax())
+
+
+def changed_naively(logits: np.ndarray, one: Draw) -> np.ndarray:
+    sampling = one.sampling
+    changed = logits.copy()
+    for token in {*one.prompt, *one.answer}:
+        factor = np.float32(sampling.repetition_penalty)
+        changed[token] = changed[token] / factor if changed[token] > 0 else changed[token] * factor
+    for token in range(len(changed)):
+        times = list(one.answer).count(token)
+        shift = -(sampling.presence_penalty * (times > 0) + sampling.frequency_penalty * times)
+        changed[token] += np.float32(shift + sampling.logit_bias.get(token, 0.0))
+    if one.matcher is not None:
+        words = one.matcher.allowed()
+        for token in range(len(changed)):
+            if token // 32 >= len(words) or not words[token // 32] >> token % 32 & 1:
+                changed[token] = -np.inf
+    return changed
+
+
+def kept_naively(scores: np.ndarray, sampling: Sampling) -> list[int]:
+    order = sorted(range(len(scores)), key=lambda token: (-scores[token], token))
+    order = order[: sampling.top_k or None]
+    chances = np.exp(scores[order])
+    kept: list[int] = []
+    for token, before in zip(order, np.cumsum(chances) - chances):
+        if before < sampling.top_p * chances.sum() or sampling.top_p == 1:
+            kept.append(token)
+    return [token for token in kept if np.exp(scores[token]) >= sampling.min_p]
 
 
 @st.composite
@@ -82,9 +121,9 @@ def draws(pick: st.DrawFn, vocab: int) -> Draw:
 
 
 @given(st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_a_batch_draws_as_the_reference_does_in_any_company(data: st.DataObject) -> None:
-    vocab = data.draw(st.sampled_from([1, 2, 40, 333, 1000]))
+    vocab = data.draw(st.sampled_from([1, 2, 40, 333]))
     seed = data.draw(st.integers(0, 1000))
     coarse = data.draw(st.booleans())
     ones = data.draw(st.lists(draws(vocab), min_size=1, max_size=5))
@@ -92,7 +131,8 @@ def test_a_batch_draws_as_the_reference_does_in_any_company(data: st.DataObject)
     logits = torch.randn(len(ones), vocab, generator=torch.Generator().manual_seed(seed)) * 4
     logits = (logits.round() if coarse else logits).to(dtype)
     tokens = [one.token for one in draw(logits, ones)]
-    assert tokens == [reference(row, one) for row, one in zip(logits, ones)]
+    assert tokens == [naive(row, one) for row, one in zip(logits, ones)]
+    assert tokens == [one.token for one in _on_device(logits, ones)]
     order = data.draw(st.permutations(range(len(ones))))
     shuffled = draw(logits[list(order)], [ones[k] for k in order])
     assert [one.token for one in shuffled] == [tokens[k] for k in order]
@@ -114,21 +154,30 @@ def test_flat_rows_with_wide_filters_draw_as_the_reference_does() -> None:
         ]
         ones[3].sampling = Sampling(temperature=1.0, top_k=700, top_p=0.9, seed=3)
         found = [one.token for one in draw(logits, ones)]
-        assert found == [reference(row, one) for row, one in zip(logits, ones)]
+        assert found == [naive(row, one) for row, one in zip(logits, ones)]
+        assert found == [one.token for one in _on_device(logits, ones)]
 
 
-def test_rows_settled_in_32_bits_are_most_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_most_rows_are_settled_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
-    def counted(*given: object) -> int:
-        asked.append(1)
-        return draw_numpy(*given)  # type: ignore[arg-type]
+    def counted(logits: np.ndarray, sampling: Sampling, position: int) -> int:
+        asked.append(position)
+        return _pick(logits, sampling, position)
 
-    monkeypatch.setattr("linnet.serve.sampling.draw_numpy", counted)
+    monkeypatch.setattr("linnet.serve.sampling._pick", counted)
     logits = torch.randn(64, 2000, generator=torch.Generator().manual_seed(2)) * 3
     kinds = [{}, {"top_k": 50}, {"top_p": 0.9}, {"top_k": 50, "top_p": 0.95, "min_p": 0.01}]
-    draw(logits, [Draw(Sampling(1.0, seed=k, **kinds[k % 4]), k) for k in range(64)])
+    _on_device(logits, [Draw(Sampling(1.0, seed=k, **kinds[k % 4]), k) for k in range(64)])
     assert len(asked) <= 2
+
+
+def test_arrays_of_numpy_and_jax_are_drawn_from_too() -> None:
+    logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(8)).bfloat16()
+    ones = [Draw(Sampling(k / 2, seed=k, top_k=9), k, logprobs=2) for k in range(3)]
+    assert draw(logits.float().numpy(), ones) == draw(logits, ones)
+    array = logits.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    assert draw(array, ones) == draw(logits, ones)
 
 
 def test_the_noise_is_what_the_document_says() -> None:
@@ -140,7 +189,7 @@ def test_the_noise_is_what_the_document_says() -> None:
     key, position = 0xDEADBEEF, 77
     word = [hashed(token ^ hashed(position ^ hashed(key))) for token in range(9)]
     expected = [-math.log(-math.log(((one >> 9) + 0.5) / 2**23)) for one in word]
-    np.testing.assert_allclose(gumbel(key, position, 9), expected, rtol=1e-12)
+    np.testing.assert_allclose(gumbel(key, position, np.arange(9)), expected, rtol=1e-12)
     assert lowbias32(np.array([0, 1], np.uint32)).tolist() == [hashed(0), hashed(1)]
 
 
@@ -162,7 +211,7 @@ def expected_chances(logits: np.ndarray, temperature: float) -> np.ndarray:
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 2.0])
 def test_tokens_come_as_often_as_softmax_says(temperature: float) -> None:
-    count = 4000
+    count = 1500
     logits = torch.tensor([1.0, 0.0, 2.0, -1.0, 0.5, 2.0, -3.0])
     chances = expected_chances(logits.double().numpy(), temperature)
     for by_seed in (True, False):
@@ -176,7 +225,7 @@ def test_tokens_come_as_often_as_softmax_says(temperature: float) -> None:
 
 
 def test_filtered_tokens_come_as_often_as_their_softmax_says() -> None:
-    count = 4000
+    count = 1500
     logits = torch.tensor([1.0, 0.0, 2.0, -1.0, 0.5, 2.5, -3.0, 0.7])
     ones = [Draw(Sampling(1.5, top_k=5, top_p=0.9, seed=k), 9) for k in range(count)]
     tokens = [one.token for one in draw(logits.expand(count, -1), ones)]
@@ -190,9 +239,7 @@ def test_filtered_tokens_come_as_often_as_their_softmax_says() -> None:
 
 
 def kept_tokens(logits: torch.Tensor, sampling: Sampling) -> set[int]:
-    """Which tokens can be drawn: all that are, when the noise makes each of them likely."""
-    scores = (logits.double().numpy() - float(logits.max())) / sampling.temperature
-    return set(np.flatnonzero(_kept(scores, sampling)).tolist())
+    return set(_kept(logits.numpy(), int(logits.argmax()), sampling).tolist())
 
 
 @pytest.mark.slow  # their library takes seconds to import
@@ -232,8 +279,8 @@ def test_filters_and_penalty_are_those_of_transformers() -> None:
 
 def test_every_kept_token_is_drawn_and_no_other() -> None:
     logits = torch.randn(40, generator=torch.Generator().manual_seed(3))
-    sampling = [Sampling(3.0, top_k=12, top_p=0.9, min_p=0.2, seed=k) for k in range(1500)]
-    found = draw(logits.expand(1500, -1), [Draw(one, 4) for one in sampling])
+    sampling = [Sampling(3.0, top_k=12, top_p=0.9, min_p=0.2, seed=k) for k in range(800)]
+    found = draw(logits.expand(800, -1), [Draw(one, 4) for one in sampling])
     assert {one.token for one in found} == kept_tokens(logits, sampling[0])
 
 
@@ -290,12 +337,13 @@ def test_logits_without_a_token_name_their_rows(temperature: float) -> None:
     logits[1, 7] = math.nan
     logits[3] = -math.inf
     ones = [Draw(Sampling(temperature, seed=k), k) for k in range(5)]
-    with pytest.raises(DrawError, match="row 1 of the logits has a logit that is not a") as error:
-        draw(logits, ones)
-    assert error.value.rows == (1, 3)
-    with pytest.raises(DrawError, match="row 0 of the logits has no token that may come next"):
+    for way in (draw, _on_device):
+        with pytest.raises(DrawError, match="row 1 of the logits: a logit is not a numb") as error:
+            way(logits, ones)
+        assert error.value.rows == (1, 3)
+    with pytest.raises(DrawError, match="row 0 of the logits: no token may come next"):
         draw(torch.zeros(1, 4), [Draw(Sampling(temperature), 0, matcher=Only([]))])
-    with pytest.raises(DrawError, match="an infinite logit"):
+    with pytest.raises(DrawError, match="a logit is infinite"):
         draw(torch.tensor([[math.inf, 0.0]]), [Draw(Sampling(temperature), 0)])
     with pytest.raises(DrawError, match="not a number"):
         draw_numpy(np.array([0, math.nan]), Sampling(temperature), 0)
@@ -303,9 +351,10 @@ def test_logits_without_a_token_name_their_rows(temperature: float) -> None:
 
 def test_a_bias_beyond_the_vocabulary_names_its_row() -> None:
     bad = Draw(Sampling(logit_bias={40: 1.0}), 0)
-    with pytest.raises(DrawError, match=r"token 40 .* tokens 0 to 39") as error:
-        draw(torch.zeros(2, 40), [Draw(Sampling(), 0), bad])
-    assert error.value.rows == (1,)
+    for way in (draw, _on_device):
+        with pytest.raises(DrawError, match=r"token 40 .* tokens 0 to 39") as error:
+            way(torch.zeros(2, 40), [Draw(Sampling(), 0), bad])
+        assert error.value.rows == (1,)
 
 
 # --- log-probabilities ------------------------------------------------------------------------
@@ -329,3 +378,7 @@ def test_logprobs_are_those_of_the_model() -> None:
     assert found[0].token == 5
     assert found[2].logprob is None and found[2].top == []
     assert draw(logits, [Draw(Sampling(), 2, logprobs=0)] * 3)[0].top == []
+    wide = [Draw(Sampling(), 2, logprobs=k) for k in (2, 150, 400)]
+    for one, other in zip(draw(logits, wide), _on_device(logits, wide)):
+        assert [token for token, _ in one.top] == [token for token, _ in other.top]
+        np.testing.assert_allclose([v for _, v in one.top], [v for _, v in other.top], atol=1e-5)

@@ -1,10 +1,10 @@
 """Logits to tokens: greedy, or sampled with noise that depends on nothing but the request.
 
 The noise for a token is a hash of (seed, position, token id), so that neither the neighbours in a
-batch nor the backend change what is drawn. `draw_numpy` says in 64-bit floats which token that is.
-`draw` computes a batch where its logits are, in 32 bits, and looks at how far the winner is ahead:
-where that is less than its arithmetic can be off by, and where a token is as likely as the last one
-that a filter keeps, it asks `draw_numpy` for the row. So both choose the same tokens.
+batch nor the backend change what is drawn. `draw_numpy` says in 64-bit floats which token that is,
+row by row. On an accelerator `draw` computes a batch in 32 bits and looks at how far the winner is
+ahead: where that is less than its arithmetic can be off by, and where a token is as likely as the
+last one that a filter keeps, it asks `draw_numpy` for the row. So both choose the same tokens.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,12 +27,15 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 
+F32 = float(np.finfo(np.float32).max)
+NEAR = 5.0
+"""Tokens this much (in units of the noise) below the best one need noise that few have."""
 APART = 1e-4
 """Noisy scores this far apart are in that order; errors of 32-bit ones are under a fifth of it."""
-SURE = 1e-5
+SURE = 4e-6
 """So far from `top_p`, relatively, a sum of 32-bit probabilities is on its own side."""
-COLDEST = 1e-20
-"""Below this temperature differences of 32-bit logits may not be numbers of 32 bits."""
+EXTREME = 1e-20
+"""Temperatures below this, or above its inverse, are too much for 32 bits."""
 CANDIDATES = 256
 """So many tokens are looked at first for those that reach `top_p`."""
 SPARE = 64
@@ -93,14 +97,14 @@ def mixed(key: int, position: int) -> int:
     return int(lowbias32(np.array([position & 0xFFFFFFFF], np.uint32) ^ inner)[0])
 
 
-def gumbel(key: int, position: int, count: int) -> Array:
-    """Gumbel noise for token ids 0 .. count-1 at a position, f64 [count]."""
-    words = lowbias32(np.arange(count, dtype=np.uint32) ^ np.uint32(mixed(key, position)))
+def gumbel(key: int, position: int, ids: Array) -> Array:
+    """Gumbel noise for token ids at a position, f64."""
+    words = lowbias32(ids.astype(np.uint32) ^ np.uint32(mixed(key, position)))
     uniform = ((words >> np.uint32(9)).astype(np.float64) + 0.5) * 2.0**-23
     return np.asarray(-np.log(-np.log(uniform)))
 
 
-# --- the reference ----------------------------------------------------------------------------
+# --- one row ----------------------------------------------------------------------------------
 
 
 def draw_numpy(
@@ -116,69 +120,159 @@ def draw_numpy(
     `allowed` has a bit for each token, as `Matcher.allowed`. DrawError says that none is left.
     """
     changed = logits.astype(np.float32)
-    _change(changed, sampling, prompt, answer)
+    if sampling.changes_logits:
+        ids, factors, shifts = _changes(sampling, prompt, answer, len(changed))
+        with np.errstate(over="ignore", invalid="ignore"):  # what is no number is found later
+            old = changed[ids]
+            changed[ids] = np.where(old > 0, old / factors, old * factors) + shifts
     if allowed is not None:
         changed[~_bits(allowed, len(changed))] = -np.inf
-    best = int(changed.argmax())
-    if not math.isfinite(changed[best]):
-        raise _refusal([(0, float(changed[best]))])
+    return _pick(changed, sampling, position)
+
+
+def _pick(logits: Array, sampling: Sampling, position: int) -> int:
+    """The next token from f32 logits to which all that changes logits was done."""
+    best = int(logits.argmax())
+    if not math.isfinite(logits[best]):
+        raise DrawError(_reason(float(logits[best])), [0])
     if sampling.temperature == 0:
         return best
-    with np.errstate(over="ignore"):  # what is far from the best is infinitely far
-        scores = (changed.astype(np.float64) - float(changed[best])) / sampling.temperature
-    noise = gumbel(sampling.key, position, len(scores))
-    return int(np.where(_kept(scores, sampling), scores + noise, -np.inf).argmax())
+    # Scores are logits relative to the best one, over the temperature: the best is 0. What is far
+    # from it in 64 bits is infinitely far in 32.
+    with np.errstate(over="ignore", invalid="ignore"):
+        if _filters(sampling):
+            ids = _kept(logits, best, sampling)
+        else:
+            ids = _near(logits, best, sampling, position)
+        scores = (logits[ids].astype(np.float64) - float(logits[best])) / sampling.temperature
+    return int(ids[(scores + gumbel(sampling.key, position, ids)).argmax()])
 
 
-def _kept(scores: Array, sampling: Sampling) -> Array:
-    """Which tokens the filters keep, of scores whose best is 0; of equal ones, the lowest ids."""
-    kept = np.ones(len(scores), np.bool_)
-    if not _filters(sampling):
-        return kept
-    order = np.argsort(-scores, kind="stable")
-    chances = np.exp(scores[order][: sampling.top_k or None])
-    if sampling.top_p < 1:
-        before = np.cumsum(chances) - chances
-        chances = chances[before < sampling.top_p * chances.sum()]
-    count = np.count_nonzero(chances >= sampling.min_p)
-    kept[order[count:]] = False
-    return kept
+def _near(logits: Array, best: int, sampling: Sampling, position: int) -> Array:
+    """The tokens, the lowest first, that may have a better noisy score than the best token.
+
+    Those have a logit near it, or much noise: so the noise of most tokens is only hashed.
+    """
+    noise = float(gumbel(sampling.key, position, np.array([best]))[0])
+    enough = math.exp(-math.exp(-(NEAR + noise - APART)))  # the number whose noise that is
+    words = _spread(len(logits)) ^ np.uint32(_half(mixed(sampling.key, position)))
+    words *= np.uint32(0x7FEB352D)
+    words ^= words >> np.uint32(15)
+    words *= np.uint32(0x846CA68B)
+    words ^= words >> np.uint32(16)
+    may = words >= np.uint32(max(int(enough * 2**32) - 1024, 0))
+    may |= logits >= _below(float(logits[best]) - NEAR * sampling.temperature)
+    return np.flatnonzero(may)
+
+
+def _below(number: float) -> Any:
+    """The largest finite f32 below a number, or the lowest there is."""
+    return np.nextafter(np.float32(max(number, -F32)), np.float32(-F32))
+
+
+def _half(word: int) -> int:
+    return word ^ word >> 16
+
+
+@lru_cache(maxsize=4)
+def _spread(count: int) -> Array:
+    """The ids below the count after the first step of the hash, which bits pass one by one."""
+    ids = np.arange(count, dtype=np.uint32)
+    return ids ^ ids >> np.uint32(16)
 
 
 def _filters(sampling: Sampling) -> bool:
     return sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0
 
 
-def _change(
-    logits: Array, sampling: Sampling, prompt: Sequence[int], answer: Sequence[int]
-) -> None:
-    """Penalties and bias, in place."""
-    if sampling.changes_logits:
-        ids, factors, shifts = _changes(sampling, prompt, answer, len(logits))
-        with np.errstate(over="ignore", invalid="ignore"):  # what is no number is found later
-            old = logits[ids]
-            logits[ids] = np.where(old > 0, old / factors, old * factors) + shifts
+def _kept(logits: Array, best: int, sampling: Sampling) -> Array:
+    """The tokens that the filters keep, the lowest first; of equal ones the lowest ids."""
+    top = float(logits[best])
+    if 0 < sampling.top_k < len(logits):
+        ids = _first(logits, sampling.top_k)
+        total = None
+    elif sampling.top_p < 1:
+        ids, total = _heavy(logits, best, sampling)
+    elif sampling.min_p == 0:
+        return np.arange(len(logits))
+    else:
+        least = top + (math.log(sampling.min_p) - APART) * sampling.temperature
+        ids = np.flatnonzero(logits >= _below(least))
+    chances = _chances(logits[ids], top, sampling)
+    if sampling.top_p < 1:
+        order = np.argsort(-logits[ids], kind="stable")
+        ids, chances = ids[order], chances[order]
+        before = np.cumsum(chances) - chances
+        if total is None:
+            count = np.searchsorted(before, sampling.top_p * chances.sum())
+        else:  # which is rounded
+            ends = sampling.top_p * total * np.array([1 - SURE, 1 + SURE])
+            count, most = np.searchsorted(before, ends)
+            if count < most:
+                exact = _chances(logits, top, sampling).sum()
+                count = np.searchsorted(before, sampling.top_p * exact)
+        ids, chances = ids[:count], chances[:count]
+    return np.sort(ids[chances >= sampling.min_p])
+
+
+def _chances(logits: Array, top: float, sampling: Sampling) -> Array:
+    """Probabilities, f64, relative to that of the best token."""
+    return np.asarray(np.exp((logits.astype(np.float64) - top) / sampling.temperature))
+
+
+def _first(logits: Array, count: int) -> Array:
+    """The tokens with the largest logits, so many; the lowest first, also of equal ones."""
+    least = np.partition(logits, len(logits) - count)[len(logits) - count]
+    ids = np.flatnonzero(logits >= least)
+    if len(ids) > count:
+        equal = np.flatnonzero(logits[ids] == least)
+        ids = np.delete(ids, equal[count - len(ids) :])
+    return ids
+
+
+def _heavy(logits: Array, best: int, sampling: Sampling) -> tuple[Array, float]:
+    """The tokens, the lowest first, that those which reach `top_p` are among; and a total.
+
+    Where as many tokens as there are, all as light as one, are together what `top_p` leaves out,
+    that one is left out; and what is known to be left out makes the rest fewer. The total is of the
+    probabilities of all tokens, relative to that of the best one, up to SURE.
+    """
+    plain = EXTREME < sampling.temperature < 1 / EXTREME
+    kind = np.float32 if plain else np.float64
+    chances = np.subtract(logits, logits[best], dtype=kind)
+    chances /= kind(sampling.temperature)
+    np.exp(chances, out=chances)
+    total = rest = float(chances.sum(dtype=np.float64))
+    ids = np.arange(len(logits))
+    while True:
+        # What else may be left out, of `rest`; each time as if sums were off as far as they may be.
+        spare = rest - (sampling.top_p + SURE) * total
+        heavy = np.flatnonzero(chances * kind(len(ids)) > spare)
+        if len(heavy) > 0.8 * len(ids):
+            return ids, total
+        ids, chances = ids[heavy], chances[heavy]
+        rest = float(chances.sum(dtype=np.float64))
 
 
 def _changes(
     sampling: Sampling, prompt: Sequence[int], answer: Sequence[int], vocab: int
 ) -> tuple[Array, Array, Array]:
     """The tokens whose logits change, by which factor (f32), and what is then added (f32)."""
-    own, times = np.unique(np.asarray(answer, np.int64), return_counts=True)
-    seen = np.union1d(np.asarray(prompt, np.int64), own)
-    biased = np.fromiter(sampling.logit_bias, np.int64, len(sampling.logit_bias))
-    ids = np.union1d(seen if sampling.repetition_penalty != 1 else own, biased)
+    before = prompt if sampling.repetition_penalty != 1 else ()
+    bias = sampling.logit_bias
+    given = [np.asarray(one, np.int64) for one in (before, answer, [*bias])]
+    ids, places = np.unique(np.concatenate(given), return_inverse=True)
     if len(ids) and not 0 <= ids[0] <= ids[-1] < vocab:
         bad = ids[0] if ids[0] < 0 else ids[-1]
         raise DrawError(
             f"token {bad} has a penalty or a bias, and the model has tokens 0 to {vocab - 1}", [0]
         )
-    factors = np.where(np.isin(ids, seen), sampling.repetition_penalty, 1).astype(np.float32)
-    shifts = np.zeros(len(ids))
-    shifts[np.searchsorted(ids, own)] -= (
-        sampling.presence_penalty + sampling.frequency_penalty * times
-    )
-    shifts[np.searchsorted(ids, biased)] += [*sampling.logit_bias.values()]
+    end = len(before) + len(answer)
+    times = np.bincount(places[len(before) : end], minlength=len(ids))
+    factors = np.ones(len(ids), np.float32)
+    factors[places[:end]] = sampling.repetition_penalty
+    shifts = -(sampling.presence_penalty * (times > 0) + sampling.frequency_penalty * times)
+    shifts[places[end:]] += [*bias.values()]
     with np.errstate(over="ignore"):
         return ids, factors, shifts.astype(np.float32)
 
@@ -190,29 +284,29 @@ def _bits(allowed: Sequence[int], vocab: int) -> Array:
     return bits.astype(np.bool_)
 
 
-def _refusal(found: Sequence[tuple[int, float]]) -> DrawError:
-    row, best = found[0]
-    what = {math.inf: "an infinite logit", -math.inf: "no token that may come next"}
-    return DrawError(
-        f"row {row} of the logits has {what.get(best, 'a logit that is not a number')}, so no "
-        "token can be drawn from it",
-        [row for row, _ in found],
-    )
+def _reason(best: float) -> str:
+    what = {math.inf: "a logit is infinite", -math.inf: "no token may come next"}
+    return f"{what.get(best, 'a logit is not a number')}, so that none can be drawn"
 
 
-# --- a batch, where its logits are ------------------------------------------------------------
+def _refusal(found: Sequence[tuple[int, str]]) -> DrawError:
+    return DrawError("row {} of the logits: {}".format(*found[0]), [row for row, _ in found])
 
 
-def draw(logits: torch.Tensor, draws: Sequence[Draw]) -> list[Drawn]:
-    """A token for every row of logits [N, Vocab] of any float dtype, as `draw_numpy` draws it.
+# --- a batch ----------------------------------------------------------------------------------
 
-    Rows that no token can be drawn from are a DrawError.
+
+def draw(logits: Any, draws: Sequence[Draw]) -> list[Drawn]:
+    """A token for every row of logits [N, Vocab], as `draw_numpy` draws it.
+
+    They are a torch tensor on any device, or an array of numpy or jax, of any float dtype. Rows
+    that no token can be drawn from are a DrawError.
     """
-    import torch
-
-    with torch.inference_mode():
-        tokens = _tokens(logits, draws)
-        return _with_logprobs(logits, draws, tokens)
+    if not hasattr(logits, "device") or not hasattr(logits, "detach"):
+        return _on_host(np.asarray(logits).astype(np.float32, copy=False), draws)
+    if logits.device.type == "cpu":
+        return _on_host(logits.detach().float().numpy(), draws)
+    return _on_device(logits, draws)
 
 
 def draw_torch(
@@ -227,13 +321,74 @@ def draw_torch(
     return draw(logits[None], [Draw(sampling, position, prompt, answer, matcher)])[0].token
 
 
+def draw_jax(
+    logits: Any,
+    sampling: Sampling,
+    position: int,
+    prompt: Sequence[int] = (),
+    answer: Sequence[int] = (),
+    matcher: Matcher | None = None,
+) -> int:
+    """The next token from logits [Vocab] of jax, as `draw_numpy` draws it."""
+    return draw(logits[None], [Draw(sampling, position, prompt, answer, matcher)])[0].token
+
+
+def _plain(one: Draw) -> bool:
+    """Whether it is the likeliest token, with nothing to change that."""
+    sampling = one.sampling
+    return sampling.temperature == 0 and not sampling.changes_logits and one.matcher is None
+
+
+def _on_host(logits: Array, draws: Sequence[Draw]) -> list[Drawn]:
+    """The tokens of f32 logits [N, Vocab]."""
+    best = logits.argmax(1)
+    bests = logits[np.arange(len(best)), best].tolist()
+    tokens: list[int] = best.tolist()
+    bad: list[tuple[int, str]] = []
+    for row, one in enumerate(draws):
+        if not _plain(one):
+            allowed = None if one.matcher is None else one.matcher.allowed()
+            try:
+                tokens[row] = draw_numpy(
+                    logits[row], one.sampling, one.position, one.prompt, one.answer, allowed
+                )
+            except DrawError as error:
+                bad.append((row, str(error)))
+        elif not math.isfinite(bests[row]):
+            bad.append((row, _reason(bests[row])))
+    if bad:
+        raise _refusal(bad)
+    return [
+        Drawn(token) if one.logprobs is None else _with_logprobs(logits[row], token, one.logprobs)
+        for row, (token, one) in enumerate(zip(tokens, draws))
+    ]
+
+
+def _with_logprobs(logits: Array, token: int, count: int) -> Drawn:
+    count = min(count, len(logits))
+    best = logits.max()
+    total = float(best) + math.log(np.exp(logits - best).sum(dtype=np.float64))
+    ids = _first(logits, count) if count else np.arange(0)
+    ids = ids[np.argsort(-logits[ids], kind="stable")]
+    values = (logits[ids].astype(np.float64) - total).tolist()
+    return Drawn(token, float(logits[token]) - total, list(zip(ids.tolist(), values)))
+
+
+# --- a batch on an accelerator ----------------------------------------------------------------
+
+
+def _on_device(logits: torch.Tensor, draws: Sequence[Draw]) -> list[Drawn]:
+    """The same where the logits are: only tokens and log-probabilities leave it."""
+    import torch
+
+    with torch.inference_mode():
+        return _all_logprobs(logits, draws, _tokens(logits, draws))
+
+
 def _tokens(logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
     """The tokens of all rows; each kind of row is computed at once."""
-    plain: list[int] = []
-    rest: list[int] = []
-    for row, one in enumerate(draws):
-        simple = one.sampling.temperature == 0 and not one.sampling.changes_logits
-        (plain if simple and one.matcher is None else rest).append(row)
+    plain = [row for row, one in enumerate(draws) if _plain(one)]
+    rest = [row for row, one in enumerate(draws) if not _plain(one)]
     tokens = [0] * len(draws)
     bests = [0.0] * len(draws)
     work = None
@@ -244,7 +399,7 @@ def _tokens(logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
         work = _changed(logits, rest, draws)
         for row, token, best in zip(rest, *_best(work)):
             tokens[row], bests[row] = token, best
-    bad = [(row, best) for row, best in enumerate(bests) if not math.isfinite(best)]
+    bad = [(row, _reason(best)) for row, best in enumerate(bests) if not math.isfinite(best)]
     if bad:
         raise _refusal(bad)
     sampled = [k for k, row in enumerate(rest) if draws[row].sampling.temperature > 0]
@@ -264,10 +419,6 @@ def _rows(logits: torch.Tensor, rows: list[int]) -> torch.Tensor:
 
 def _best(logits: torch.Tensor) -> tuple[list[int], list[float]]:
     """The first of the largest logits of each row and what it is; a NaN counts as the largest."""
-    if logits.device.type == "cpu":  # where numpy takes a tenth of the time
-        values = logits.detach().float().numpy()
-        tokens = values.argmax(1)
-        return tokens.tolist(), np.take_along_axis(values, tokens[:, None], 1)[:, 0].tolist()
     best = logits.argmax(1, keepdim=True)
     return best[:, 0].tolist(), logits.gather(1, best)[:, 0].float().tolist()
 
@@ -317,7 +468,7 @@ def _sample(
 
     for filtered in (False, True):
         some = [k for k in sampled if _filters(draws[rows[k]].sampling) == filtered]
-        warm = [k for k in some if draws[rows[k]].sampling.temperature >= COLDEST]
+        warm = [k for k in some if draws[rows[k]].sampling.temperature > EXTREME]
         found: dict[int, int] = {}
         if warm:
             part = work if len(warm) == len(work) else work[torch.tensor(warm, device=work.device)]
@@ -328,16 +479,8 @@ def _sample(
         for k in some:
             one = draws[rows[k]]
             if k not in found:  # too close for 32 bits
-                found[k] = draw_numpy(
-                    work[k].cpu().numpy(), _unchanging(one.sampling), one.position
-                )
+                found[k] = _pick(work[k].cpu().numpy(), one.sampling, one.position)
             tokens[rows[k]] = found[k]
-
-
-def _unchanging(sampling: Sampling) -> Sampling:
-    """The same without what has changed the logits already."""
-    one = sampling
-    return Sampling(one.temperature, one.top_k, one.top_p, one.seed, one.min_p)
 
 
 def _unfiltered(work: torch.Tensor, draws: Sequence[Draw], bests: Sequence[float]) -> list[int]:
@@ -450,10 +593,7 @@ def _noise(ids: torch.Tensor, draws: Sequence[Draw]) -> torch.Tensor:
     return uniform.log_().neg_().log_().neg_()
 
 
-# --- log-probabilities ------------------------------------------------------------------------
-
-
-def _with_logprobs(
+def _all_logprobs(
     logits: torch.Tensor, draws: Sequence[Draw], tokens: Sequence[int]
 ) -> list[Drawn]:
     import torch
