@@ -20,7 +20,7 @@ SOURCES := src/linnet/std src/linnet/zoo
 # What a worker compiles is kept for the processes that tests start, and for the next run.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test quick slow lint types sources size previews clean
+.PHONY: demo test quick slow browser lint types sources size previews clean
 .NOTPARALLEL:
 
 demo: $(VENV)/.run-ready
@@ -43,8 +43,18 @@ sources: $(VENV)/.dev-ready
 quick: $(VENV)/.dev-ready
 	$(PYTEST) -m "not slow"
 
-slow: $(VENV)/.dev-ready
+slow: $(VENV)/.dev-ready browser
 	$(PYTEST) -m slow
+
+# Chromium, for the tests of the page that `linnet serve` shows.
+browser:
+	@for name in "$$LINNET_CHROMIUM" chromium chromium-browser google-chrome chrome; do \
+	  [ "$$name" = none ] || command -v "$$name" >/dev/null && exit 0; done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing Chromium (once) ..."; apt-get update -qq && \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; \
+	else echo "the tests of the page need Chromium: install it as root, have one on the PATH, or name" \
+	  "one (make test LINNET_CHROMIUM=/path/to/chromium); LINNET_CHROMIUM=none leaves them out" >&2; exit 1; fi
 
 size: $(VENV)/.dev-ready
 	$(BIN)/python tools/size.py

@@ -1,0 +1,435 @@
+"""The page at `/` in Chromium, as somebody at a keyboard meets it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    Page,
+    Request,
+    Route,
+    expect,
+    sync_playwright,
+)
+
+from linnet.serve.page import body, headers
+
+pytestmark = pytest.mark.slow
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+NEEDED = (
+    "the tests of the page need Chromium: `apt-get install chromium` (as root), or name one that "
+    "you have in LINNET_CHROMIUM=/path/to/chromium; LINNET_CHROMIUM=none leaves them out"
+)
+CHAT = "**/v1/chat/completions"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    named = os.environ.get("LINNET_CHROMIUM")
+    if named == "none":
+        pytest.skip("LINNET_CHROMIUM=none: the page is not tested")
+    found = named or next(filter(None, map(shutil.which, NAMES)), None)
+    if found is None:
+        pytest.fail(NEEDED, pytrace=False)
+    with sync_playwright() as playwright:
+        flags = ["--no-sandbox", "--disable-dev-shm-usage"]
+        browser = playwright.chromium.launch(executable_path=found, args=flags)
+        yield browser
+        browser.close()
+
+
+@dataclass
+class Visit:
+    """A tab that shows the page, what it asked for, and what it complained of."""
+
+    page: Page
+    url: str
+    requests: list[Request] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+
+    def open(self) -> None:
+        self.page.on("request", lambda request: self.requests.append(request))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on(
+            "console",
+            lambda said: self.complaints.append(said.text) if said.type == "error" else None,
+        )
+        self.page.goto(self.url)
+
+    @property
+    def asked(self) -> list[dict[str, Any]]:
+        """The bodies that were posted."""
+        return [one.post_data_json for one in self.requests if one.method == "POST"]
+
+    def send(self, text: str) -> None:
+        """Types a message and sends it, from wherever the focus is after loading or an answer."""
+        expect(self.page.get_by_label("Your message")).to_be_focused()
+        self.page.keyboard.insert_text(text)
+        self.page.keyboard.press("Enter")
+
+    def ended(self) -> None:
+        """The answer is complete."""
+        expect(self.page.get_by_role("button", name="Send")).to_be_visible()
+        expect(self.page.locator(".running")).to_have_count(0)
+
+    def answers(self, *chunks: dict[str, Any] | str, **response: Any) -> None:
+        """From here on chats get these chunks as their stream."""
+
+        def fulfil(route: Route) -> None:
+            lines = (chunk if isinstance(chunk, str) else json.dumps(chunk) for chunk in chunks)
+            body = "".join(f"data: {line}\n\n" for line in lines)
+            route.fulfill(**{"body": body, "content_type": "text/event-stream", **response})
+
+        self.page.unroute(CHAT)
+        self.page.route(CHAT, fulfil)
+
+    def says(self, *pieces: str) -> None:
+        """From here on chats get this text, in these pieces."""
+        chunks: list[dict[str, Any] | str] = [delta(piece) for piece in pieces]
+        self.answers(*chunks, delta("", "stop"), "[DONE]")
+
+
+def delta(text: str, finish: str | None = None) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": finish}]}
+
+
+def refusal(message: str, **more: Any) -> str:
+    return json.dumps({"error": {"message": message, **more}})
+
+
+URL = "http://localhost:1/"
+MODELS = {"object": "list", "data": [{"id": "tiny", "object": "model"}]}
+
+
+@pytest.fixture(scope="module")
+def context(browser: Browser) -> BrowserContext:
+    """Where tabs are opened; each has its own conversation."""
+    context = browser.new_context(viewport={"width": 1100, "height": 800})
+    context.set_default_timeout(10_000)
+    shown = body()
+    context.route(URL, lambda route: route.fulfill(body=shown, headers=headers(shown)))
+    context.route("**/v1/models", lambda route: route.fulfill(json=MODELS))
+    return context
+
+
+@pytest.fixture
+def visit(context: BrowserContext) -> Iterator[Visit]:
+    visit = Visit(context.new_page(), URL)
+    visit.open()
+    yield visit
+    visit.page.close()
+
+
+# --- with answers made up here ----------------------------------------------------------------
+
+
+def test_text_of_the_model_stays_text(visit: Visit) -> None:
+    page = visit.page
+    attack = '<script>document.title="bad"</script><img src=x onerror="document.title=\'bad\'">'
+    visit.says(attack, "\n\n```html\n", attack, "\n```\n- **", attack, "** `", attack, "`\n")
+    visit.send(attack)
+    visit.ended()
+    assert page.locator("#turns").inner_text().count(attack) == 5
+    assert page.locator("#turns :is(script, img)").count() == 0
+    assert page.locator("pre code").inner_text() == attack
+    assert page.locator("li strong").inner_text() == attack
+    assert page.locator("li code").inner_text() == attack
+    assert "bad" not in page.title()
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_formatting_is_the_same_in_any_pieces(visit: Visit, size: int) -> None:
+    page = visit.page
+    text = (
+        "A **bold** word, `code`, 2 * 3 * 4, a lone ` and **open\nsecond line\n\n"
+        "- one\n  - **inner `x`**\n- two\n\n3. three\n4. four\n\n"
+        "```py\nif x:\n\n    y = '**no**'\n```\nlast 1"
+    )
+    visit.says(*(text[k : k + size] for k in range(0, len(text), size)))
+    visit.send("go")
+    visit.ended()
+    assert page.locator(".answer").evaluate(SHAPE) == [
+        "P: A <STRONG: bold> word, <CODE: code>, 2 * 3 * 4, a lone ` and **open\nsecond line",
+        "UL: <LI: one><LI: <STRONG: inner <CODE: x>>><LI: two>",
+        "OL: <LI: three><LI: four>",
+        "PRE: <CODE: if x:\n\n    y = '**no**'>",
+        "P: last 1",
+    ]
+
+
+SHAPE = """answer => {
+  const shape = node => node.nodeType === 3 ? node.data : `<${inner(node)}>`;
+  const inner = node => `${node.tagName}: ${[...node.childNodes].map(shape).join("")}`;
+  return [...answer.children].map(inner);
+}"""
+
+
+def test_right_to_left_and_emoji(visit: Visit) -> None:
+    page = visit.page
+    visit.says("שלום ", "`code`", " עולם 👩‍👩‍👧‍👦", "\n\nand English")
+    visit.send("مرحبا")
+    visit.ended()
+    directions = "nodes => nodes.map(node => getComputedStyle(node).direction)"
+    assert page.locator(".answer p").evaluate_all(directions) == ["rtl", "ltr"]
+    assert page.locator(".asked").evaluate_all(directions) == ["rtl"]
+    assert page.locator(".answer p").first.inner_text() == "שלום code עולם 👩‍👩‍👧‍👦"
+
+
+def test_settings_are_sent(visit: Visit) -> None:
+    page = visit.page
+    visit.says("yes")
+    page.get_by_label("System message").fill("Be brief.")
+    page.get_by_label("Temperature").fill("1.3")
+    page.get_by_label("Top-p").fill("0.5")
+    page.get_by_label("Min-p").fill("0.1")
+    page.get_by_label("Top-k").fill("40")
+    page.get_by_label("Max tokens").fill("7")
+    page.get_by_label("Seed").fill("11")
+    page.get_by_label("Stop at").fill("END\n\\n\\n")
+    page.get_by_text("Penalties").click()
+    page.get_by_label("Repetition").fill("1.1")
+    page.get_by_label("Presence").fill("0.5")
+    page.get_by_label("Frequency").fill("-0.5")
+    page.get_by_label("Your message").focus()
+    visit.send("go")
+    visit.ended()
+    [sent] = visit.asked
+    assert sent.pop("model")
+    assert sent == {
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "go"},
+        ],
+        "temperature": 1.3,
+        "top_p": 0.5,
+        "min_p": 0.1,
+        "top_k": 40,
+        "max_tokens": 7,
+        "seed": 11,
+        "stop": ["END", "\n\n"],
+        "repetition_penalty": 1.1,
+        "presence_penalty": 0.5,
+        "frequency_penalty": -0.5,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    # They are still there when the page is loaded again, and so is the conversation.
+    page.reload()
+    expect(page.get_by_label("Seed")).to_have_value("11")
+    expect(page.locator(".answer")).to_have_text("yes")
+    # A value that cannot be is shown instead of sent.
+    page.get_by_text("Penalties").click()
+    page.get_by_label("Repetition").fill("0")
+    page.get_by_text("Penalties").click()
+    page.get_by_label("Your message").focus()
+    visit.send("again")
+    expect(page.get_by_label("Repetition")).to_be_focused()
+    assert len(visit.asked) == 1
+    assert visit.complaints == []
+
+
+def test_what_goes_wrong_is_said(visit: Visit) -> None:
+    page = visit.page
+    trouble = page.locator(".trouble p")
+    busy = {"status": 429, "headers": {"retry-after": "3"}, "content_type": "application/json"}
+    visit.answers(**busy, body=refusal("64 wait already"))
+    visit.send("hello")
+    expect(trouble).to_have_text("The server is busy: 64 wait already (it asks to wait 3 s)")
+    visit.answers(status=400, body=refusal("top_k is -3: it should be -1 or more"))
+    page.get_by_role("button", name="Try again").click()
+    expect(trouble).to_have_text("top_k is -3: it should be -1 or more")
+    visit.answers(delta("one and "), json.loads(refusal("the engine has failed")))
+    page.get_by_role("button", name="Try again").click()
+    expect(trouble).to_have_text("The server could not answer: the engine has failed")
+    expect(page.locator(".answer")).to_have_text("one and")
+    visit.answers(delta("half an ans"))
+    page.get_by_role("button", name="Try again").click()
+    expect(trouble).to_have_text("The connection to the server broke off.")
+    page.unroute(CHAT)
+    page.route(CHAT, lambda route: route.abort("connectionrefused"))
+    page.get_by_role("button", name="Try again").click()
+    expect(trouble).to_have_text("The server does not answer. Is it still running?")
+    # What was never answered is not part of what is asked next.
+    visit.says("better")
+    visit.send("once more")
+    visit.ended()
+    assert visit.asked[-1]["messages"] == [{"role": "user", "content": "once more"}]
+    assert len(visit.asked) == 6
+
+
+def test_what_no_longer_fits_is_left_out(visit: Visit) -> None:
+    visit.says("first answer")
+    visit.send("first")
+    visit.ended()
+    visit.says("second answer")
+    visit.send("second")
+    visit.ended()
+
+    def small(route: Route) -> None:
+        if len(route.request.post_data_json["messages"]) > 3:
+            body = refusal("the prompt is too long", code="context_length_exceeded")
+            route.fulfill(status=400, body=body)
+        else:
+            route.fallback()
+
+    visit.says("third answer")
+    visit.page.route(CHAT, small)
+    visit.send("third")
+    visit.ended()
+    assert [one["content"] for one in visit.asked[-1]["messages"]] == [
+        "second",
+        "second answer",
+        "third",
+    ]
+    expect(visit.page.locator(".left .asked")).to_have_text("first")
+
+
+def test_the_last_message_can_be_edited_and_asked_again(visit: Visit) -> None:
+    page = visit.page
+    message = page.get_by_label("Your message")
+    visit.says("one")
+    visit.send("helo")
+    visit.ended()
+    page.keyboard.press("ArrowUp")
+    expect(message).to_have_value("helo")
+    page.keyboard.press("Escape")
+    expect(message).to_have_value("")
+    page.keyboard.press("ArrowUp")
+    message.fill("hello")
+    page.keyboard.press("Shift+Enter")
+    page.keyboard.insert_text("you")
+    visit.says("two")
+    page.keyboard.press("Enter")
+    visit.ended()
+    expect(page.locator(".asked")).to_have_text("hello\nyou")
+    visit.says("three")
+    page.get_by_role("button", name="Retry").click()
+    expect(page.locator(".answer")).to_have_text("three")
+    assert [sent["messages"] for sent in visit.asked[1:]] == 2 * [
+        [{"role": "user", "content": "hello\nyou"}]
+    ]
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Copy").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == "three"
+    page.get_by_role("button", name="New chat").click()
+    expect(page.locator(".turn")).to_have_count(0)
+    page.get_by_role("button", name="Bring it back").click()
+    expect(page.locator(".answer")).to_have_text("three")
+
+
+def test_the_end_stays_in_view_only_where_the_user_is_there(visit: Visit) -> None:
+    page = visit.page
+    bottom = "node => node.scrollHeight - node.scrollTop - node.clientHeight"
+    scroll = page.get_by_role("region", name="Conversation")
+    visit.says(*("line\n\n" for _ in range(60)))
+    visit.send("go")
+    visit.ended()
+    assert scroll.evaluate(bottom) < 2
+    scroll.evaluate("node => { node.scrollTop = 0 }")
+    newest = page.get_by_role("button", name="Newest")
+    expect(newest).to_be_visible()
+    page.evaluate("document.querySelector('.answer').append(document.createElement('hr'))")
+    assert scroll.evaluate("node => node.scrollTop") == 0
+    newest.click()
+    assert scroll.evaluate(bottom) < 2
+    expect(newest).to_be_hidden()
+
+
+def test_answers_are_told_to_screen_readers_in_sentences(visit: Visit) -> None:
+    page = visit.page
+    visit.says("One thi", "ng. Two", " things")
+    visit.send("go")
+    visit.ended()
+    log = page.get_by_role("log")
+    assert "".join(log.locator("p").all_text_contents()) == "One thing. Two things"
+
+
+def test_every_control_has_a_name(visit: Visit) -> None:
+    page = visit.page
+    visit.says("answer")
+    visit.send("go")
+    visit.ended()
+    page.get_by_text("Penalties").click()
+    session = page.context.new_cdp_session(page)
+    nodes = session.send("Accessibility.getFullAXTree")["nodes"]
+    controls = [node for node in nodes if focusable(node) and not node["ignored"]]
+    roles = {node["role"]["value"] for node in controls}
+    assert roles >= {"button", "textbox", "slider", "spinbutton", "radio"}
+    assert len(controls) > 20
+    nameless = [node["role"]["value"] for node in controls if not node["name"]["value"].strip()]
+    assert nameless == []
+
+
+def focusable(node: dict[str, Any]) -> bool:
+    held = {one["name"]: one["value"].get("value") for one in node.get("properties", [])}
+    return bool(held.get("focusable")) and node["role"]["value"] != "RootWebArea"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_can_be_told_from_its_ground(visit: Visit, scheme: Any) -> None:
+    page = visit.page
+    page.emulate_media(color_scheme=scheme)
+    visit.answers(delta("some `code`\n\n```\nx\n```\n\nand **more**"), json.loads(refusal("no")))
+    visit.send("go")
+    visit.ended()
+    page.get_by_text("Penalties").click()
+    ratios = page.evaluate(CONTRAST)
+    assert len(ratios) > 25
+    assert {text: ratio for text, ratio in ratios if ratio < 4.5} == {}
+
+
+CONTRAST = """() => {
+  const channels = colour => colour.match(/[\\d.]+/g).map(Number);
+  const light = colour => {
+    const [r, g, b] = channels(colour).map(c => c / 255)
+      .map(c => c <= .04045 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4);
+    return .2126 * r + .7152 * g + .0722 * b;
+  };
+  const ground = node => {
+    for (; node; node = node.parentElement) {
+      const colour = getComputedStyle(node).backgroundColor;
+      if ((channels(colour)[3] ?? 1) > 0) return colour;
+    }
+  };
+  const found = [];
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const node = walk.currentNode.parentElement, text = walk.currentNode.data.trim();
+    if (!text || !node.checkVisibility() || node.closest("script")) continue;
+    const [a, b] = [light(getComputedStyle(node).color), light(ground(node))];
+    found.push([text, (Math.max(a, b) + .05) / (Math.min(a, b) + .05)]);
+  }
+  return found;
+}"""
+
+
+def test_a_narrow_window_scrolls_only_down(visit: Visit) -> None:
+    page = visit.page
+    page.set_viewport_size({"width": 360, "height": 640})
+    wide = "x" * 300
+    visit.says(f"{wide}\n\n- `{wide}`\n\n```\n{wide} {wide}\n```\n")
+    visit.send(wide)
+    visit.ended()
+    settings = page.get_by_role("button", name="Settings", exact=True)
+    settings.press("Enter")
+    expect(page.get_by_label("Seed")).to_be_hidden()
+    settings.press("Enter")
+    page.get_by_text("Penalties").click()
+    for id in ("scroll", "settings"):
+        fits = "node => node.scrollWidth <= node.clientWidth && node.clientWidth <= 360"
+        assert page.locator(f"#{id}").evaluate(fits)
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+    small = page.locator("button:visible").evaluate_all(
+        "nodes => nodes.map(node => node.getBoundingClientRect()).filter(r => r.height < 24)"
+    )
+    assert small == []
