@@ -165,6 +165,7 @@ class Completion:
     `time.monotonic`. `logprobs` has one number a token, `top_logprobs` its alternatives as (token
     id, log-probability), the likeliest first. `cached` is how many tokens of the prompt were found
     in pages of earlier requests. `choices` are all answers of the request, this one included.
+    `error` says why no further token could be chosen, where the reason is "error".
     """
 
     request: Request
@@ -183,6 +184,7 @@ class Completion:
     )
     cached: int = 0
     choices: tuple[Completion, ...] = ()
+    error: str | None = None
 
     @property
     def ttft(self) -> float | None:
