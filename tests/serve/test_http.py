@@ -1,0 +1,424 @@
+"""A server on loopback, as OpenAI's own client and others meet it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import httpx2 as httpx
+import openai
+import pytest
+from openai import AsyncOpenAI, OpenAI
+
+from linnet.diagnostics import LinnetError
+from linnet.serve.http import Limits, Server, bind
+from serve.standin import Engine
+from serve.test_text import text
+
+SAID = "Grüße 👋 hi! Stop here."
+HI: Any = [{"role": "user", "content": "hi"}]
+WEB = httpx.Client(verify=False, trust_env=False)
+TEXT = replace(text(), special={"bos_token": "<|begin|>", "eos_token": "<|end|>"})
+
+
+@contextmanager
+def serving(engine: Engine, **options: Any) -> Iterator[Server]:
+    server = Server(engine, TEXT, name="tiny", port=0, **options)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def web() -> Iterator[None]:
+    with WEB:
+        yield
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serving(Engine(TEXT, lambda request, choice: SAID)) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[OpenAI]:
+    with client_of(server) as client:
+        yield client
+
+
+def client_of(server: Server, key: str = "none") -> OpenAI:
+    web = httpx.Client(verify=False, trust_env=False)
+    return OpenAI(base_url=server.address + "/v1", api_key=key, max_retries=0, http_client=web)
+
+
+def post(server: Server, path: str, body: Any, **headers: str) -> httpx.Response:
+    content = body if isinstance(body, str | bytes) else json.dumps(body)
+    stated = {"content-type": "application/json"} | headers
+    return WEB.post(server.address + path, content=content, headers=stated)
+
+
+# --- answers ----------------------------------------------------------------------------------
+
+
+def test_a_text_is_continued(client: OpenAI) -> None:
+    whole = client.completions.create(model="tiny", prompt="hi", max_tokens=100)
+    [choice] = whole.choices
+    assert (choice.text, choice.finish_reason, choice.index) == (SAID, "stop", 0)
+    assert whole.object == "text_completion" and whole.id.startswith("cmpl-")
+    tokens = len(TEXT.encode(SAID, special=False)) + 1
+    assert whole.usage is not None
+    assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (1, tokens)
+    assert whole.usage.total_tokens == tokens + 1
+    chunks = list(client.completions.create(model="tiny", prompt="hi", max_tokens=100, stream=True))
+    assert "".join(chunk.choices[0].text for chunk in chunks) == SAID
+    assert [c.choices[0].finish_reason for c in chunks[-2:]] == [None, "stop"]
+    assert len({chunk.id for chunk in chunks}) == 1
+
+
+def test_a_message_is_answered(client: OpenAI) -> None:
+    whole = client.chat.completions.create(model="tiny", messages=HI)
+    [choice] = whole.choices
+    assert (choice.message.role, choice.message.content) == ("assistant", SAID)
+    assert choice.finish_reason == "stop" and whole.object == "chat.completion"
+    options: Any = {"stream_options": {"include_usage": True}, "n": 2}
+    chunks = list(client.chat.completions.create(model="tiny", messages=HI, stream=True, **options))
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert chunks[0].object == "chat.completion.chunk"
+    for index in range(2):
+        own = [c for chunk in chunks for c in chunk.choices if c.index == index]
+        assert "".join(c.delta.content or "" for c in own) == SAID
+        assert [c.finish_reason for c in own if c.finish_reason] == ["stop"]
+        assert all("\ufffd" not in (c.delta.content or "") for c in own)
+    assert chunks[-1].choices == [] and chunks[-1].usage is not None
+    assert all(chunk.usage is None for chunk in chunks[:-1])
+    assert chunks[-1].usage.prompt_tokens == whole.usage.prompt_tokens  # type: ignore[union-attr]
+
+
+def test_many_at_once(server: Server) -> None:
+    async def ask() -> list[str]:
+        async with AsyncOpenAI(base_url=server.address + "/v1", api_key="none") as client:
+
+            async def one(k: int) -> str:
+                if k % 2:
+                    made = await client.completions.create(model="tiny", prompt="x", max_tokens=99)
+                    return made.choices[0].text
+                stream = await client.chat.completions.create(
+                    model="tiny", messages=HI, stream=True
+                )
+                return "".join([c.choices[0].delta.content or "" async for c in stream])
+
+            return await asyncio.gather(*map(one, range(12)))
+
+    assert asyncio.run(ask()) == [SAID] * 12
+
+
+def test_a_stop_string_never_leaks(client: OpenAI) -> None:
+    made = client.completions.create(
+        model="tiny", prompt="hi", max_tokens=99, stop=["Stop", "zzz"], stream=True, logprobs=1
+    )
+    chunks = [chunk.choices[0] for chunk in made]
+    said = "".join(chunk.text for chunk in chunks)
+    assert said == "Grüße 👋 hi! "
+    tokens = [token for c in chunks if c.logprobs for token in c.logprobs.tokens or ()]
+    assert len(tokens) == len(TEXT.encode(said, special=False))
+
+
+def test_likelihoods(client: OpenAI) -> None:
+    options: Any = {"logprobs": True, "top_logprobs": 2}
+    made = client.chat.completions.create(model="tiny", messages=HI, **options)
+    assert made.choices[0].logprobs is not None
+    entries = made.choices[0].logprobs.content or []
+    assert b"".join(bytes(entry.bytes or ()) for entry in entries).decode() == SAID
+    assert all(entry.logprob == -0.5 and len(entry.top_logprobs) == 2 for entry in entries)
+    chunks = client.chat.completions.create(model="tiny", messages=HI, stream=True, **options)
+    told = [chunk.choices[0].logprobs for chunk in chunks]
+    streamed = [entry for one in told if one is not None for entry in one.content or ()]
+    assert streamed == entries
+    text = client.completions.create(model="tiny", prompt="x", max_tokens=99, logprobs=1).choices[0]
+    assert text.logprobs is not None
+    assert text.logprobs.text_offset == sorted(text.logprobs.text_offset or ())
+    assert "bytes:\\xc3" in (text.logprobs.tokens or ())
+
+
+@pytest.mark.parametrize(
+    ("prompt", "texts"),
+    [("hi", 1), ([256, 256], 1), (["hi", "ho"], 2), ([[256], [104, 105]], 2)],
+)
+def test_prompts_of_all_kinds(client: OpenAI, prompt: Any, texts: int) -> None:
+    made = client.completions.create(
+        model="tiny", prompt=prompt, max_tokens=99, echo=True, n=2, temperature=0
+    )
+    assert [choice.index for choice in made.choices] == list(range(2 * texts))
+    assert made.choices[0].text == ("hihi" if prompt == [256, 256] else "hi") + SAID
+
+
+def test_no_tokens_at_all(client: OpenAI) -> None:
+    made = client.completions.create(model="tiny", prompt="hi", max_tokens=0, echo=True, n=2)
+    assert [(c.text, c.finish_reason) for c in made.choices] == [("hi", "length")] * 2
+    assert made.usage is not None and made.usage.completion_tokens == 0
+
+
+def test_models(client: OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["tiny"]
+    assert client.models.retrieve("tiny").owned_by == "linnet"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("other")
+
+
+# --- errors -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "param"),
+    [
+        ("completions", "{", 400, None),
+        ("completions", b'{"prompt": "\xff"}', 400, None),
+        ("completions", "[" * 100_000, 400, None),
+        ("completions", '{"prompt": "x", "seed": NaN}', 400, None),
+        ("completions", "[]", 400, None),
+        ("completions", {}, 400, "prompt"),
+        ("completions", {"prompt": ""}, 400, "prompt"),
+        ("completions", {"prompt": "\ud800"}, 400, "prompt"),
+        ("completions", {"prompt": [1 << 20]}, 400, "prompt"),
+        ("completions", {"prompt": "x", "model": "other"}, 404, "model"),
+        ("completions", {"prompt": "x", "max_tokens": 256}, 400, "max_tokens"),
+        ("completions", {"prompt": "x" * 256}, 400, "prompt"),
+        ("completions", {"prompt": "x", "max_tokens": -1}, 400, "max_tokens"),
+        ("completions", {"prompt": "x", "max_tokens": "9"}, 400, "max_tokens"),
+        ("completions", {"prompt": "x", "temperature": 2.5}, 400, "temperature"),
+        ("completions", {"prompt": "x", "n": 0}, 400, "n"),
+        ("completions", {"prompt": "x", "n": True}, 400, "n"),
+        ("completions", {"prompt": "x", "best_of": 3}, 400, "best_of"),
+        ("completions", {"prompt": "x", "suffix": "y"}, 400, "suffix"),
+        ("completions", {"prompt": "x", "echo": True, "logprobs": 1}, 400, "logprobs"),
+        ("completions", {"prompt": "x", "stop": ["a"] * 5}, 400, "stop"),
+        ("completions", {"prompt": "x", "stop": ""}, 400, "stop"),
+        ("completions", {"prompt": "x", "logit_bias": {"a": 1}}, 400, "logit_bias"),
+        ("completions", {"prompt": "x", "logit_bias": {"999": 1}}, 400, "logit_bias"),
+        ("completions", {"prompt": "x", "stop_token_ids": [999]}, 400, "stop_token_ids"),
+        ("completions", {"prompt": "x", "stream_options": {}}, 400, "stream_options"),
+        ("completions", {"prompt": ["x"] * 100, "n": 2}, 400, "n"),
+        ("chat/completions", {"messages": []}, 400, "messages"),
+        ("chat/completions", {"messages": [{"role": "user"}]}, 400, "messages[0]"),
+        ("chat/completions", {"messages": [{"role": "x"}]}, 400, "messages[0].role"),
+        ("chat/completions", {"messages": HI, "max_tokens": 0}, 400, "max_tokens"),
+        ("chat/completions", {"messages": HI, "audio": {}}, 400, "audio"),
+        ("chat/completions", {"messages": HI, "functions": [{}]}, 400, "functions"),
+        ("chat/completions", {"messages": HI, "reasoning_effort": "low"}, 400, "reasoning_effort"),
+        ("chat/completions", {"messages": HI, "top_logprobs": 1}, 400, "top_logprobs"),
+        ("chat/completions", {"messages": HI, "tool_choice": "required"}, 400, "tool_choice"),
+        (
+            "chat/completions",
+            {"messages": HI, "max_tokens": 1, "max_completion_tokens": 2},
+            400,
+            "max_tokens",
+        ),
+        (
+            "chat/completions",
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            400,
+            "messages[0].content[0]",
+        ),
+        (
+            "chat/completions",
+            {"messages": HI, "tools": [{"type": "function", "function": {"name": "f"}}]},
+            400,
+            "tools",
+        ),
+        ("embeddings", {"input": "x"}, 404, None),
+        ("nothing", {}, 404, None),
+        ("models", {}, 405, None),
+    ],
+)
+def test_what_is_wrong_is_named(
+    server: Server, path: str, body: Any, status: int, param: str | None
+) -> None:
+    made = post(server, f"/v1/{path}", body)
+    assert made.status_code == status, made.text
+    error = made.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["type"] == "invalid_request_error" and error["param"] == param
+    assert error["message"] and "Traceback" not in error["message"]
+
+
+def test_limits_are_told(server: Server) -> None:
+    message = post(server, "/v1/completions", {"prompt": "x" * 300}).json()["error"]["message"]
+    assert "300 tokens" in message and "holds 256 tokens" in message
+
+
+def test_a_body_must_be_json_and_small(server: Server) -> None:
+    kind = {"content-type": "application/x-www-form-urlencoded"}
+    assert post(server, "/v1/completions", '{"prompt": "x"}', **kind).status_code == 415
+    assert post(server, "/v1/completions", b" " * (4 << 20) + b"{}").status_code == 413
+
+    def parts() -> Iterator[bytes]:
+        for _ in range(80):
+            yield b" " * (1 << 16)
+
+    made = WEB.post(
+        server.address + "/v1/completions",
+        content=parts(),
+        headers={"content-type": "application/json"},
+    )
+    assert made.status_code == 413 and made.json()["error"]["code"] == "body_too_large"
+
+
+def test_what_is_ignored_is_said(server: Server) -> None:
+    made = post(server, "/v1/completions", {"prompt": "x", "store": True, "a\r\nb: ü": 1})
+    assert made.status_code == 200
+    assert made.headers["x-linnet-ignored"] == "store, a%0D%0Ab%3A%20%C3%BC"
+
+
+# --- a server's life --------------------------------------------------------------------------
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def open_stream(server: Server, kind: str = "stream") -> socket.socket:
+    body = json.dumps({"prompt": "x", "max_tokens": 250, "stream": kind == "stream"}).encode()
+    host, port = server.address.removeprefix("http://").split(":")
+    connection = socket.create_connection((host, int(port)))
+    connection.sendall(
+        b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        b"connection: close\r\n"
+        b"content-length: %d\r\n\r\n%s" % (len(body), body)
+    )
+    return connection
+
+
+def read_all(connection: socket.socket) -> bytes:
+    with connection, connection.makefile("rb") as reader:
+        return reader.read()
+
+
+@pytest.mark.parametrize("kind", ["stream", "whole"])
+def test_who_leaves_frees_what_was_held(kind: str) -> None:
+    engine = Engine(TEXT, lambda request, choice: "long " * 50, 0.01)
+    with serving(engine) as server:
+        connection = open_stream(server, kind)
+        wait_for(lambda: bool(engine.open and engine.open[0].tokens))
+        connection.close()
+        wait_for(lambda: not engine.open)
+        assert len(engine.cancelled) == 1 and server.worker.open == 0
+
+
+def test_an_overfull_queue() -> None:
+    engine = Engine(TEXT, lambda request, choice: "long " * 50, 0.01)
+    with serving(engine, max_queue=1) as server:
+        connections = [open_stream(server) for _ in range(5)]
+        wait_for(lambda: server.worker.open == 5)
+        made = post(server, "/v1/completions", {"prompt": "x"})
+        assert made.status_code == 429 and int(made.headers["retry-after"]) >= 1
+        assert made.json()["error"]["code"] == "queue_full"
+        for connection in connections:
+            connection.close()
+        wait_for(lambda: server.worker.open == 0)
+        assert post(server, "/v1/completions", {"prompt": "x"}).status_code == 200
+
+
+def test_a_failed_engine() -> None:
+    engine = Engine(TEXT, lambda request, choice: "long " * 50, 0.01)
+    with serving(engine) as server:
+        assert WEB.get(server.address + "/health").json() == {"status": "ok"}
+        connection = open_stream(server)
+        wait_for(lambda: bool(engine.open and engine.open[0].tokens))
+        engine.broken = True
+        said = read_all(connection)
+        assert b"data: " in said and b"[DONE]" not in said
+        assert b'"error"' in said and b"out of memory" in said
+        for made in (
+            WEB.get(server.address + "/health"),
+            post(server, "/v1/completions", {"prompt": "x"}),
+        ):
+            assert made.status_code == 503 and "out of memory" in made.json()["error"]["message"]
+
+
+def test_a_server_drains() -> None:
+    engine = Engine(TEXT, lambda request, choice: "long " * 20, 0.005)
+    with serving(engine) as server:
+        connection = open_stream(server)
+        wait_for(lambda: bool(engine.open))
+        server.shutdown()
+        assert post(server, "/v1/completions", {"prompt": "x"}).status_code == 503
+        assert WEB.get(server.address + "/health").status_code == 503
+        assert b"[DONE]" in read_all(connection)
+
+
+def test_a_key() -> None:
+    with serving(Engine(TEXT, lambda request, choice: SAID), api_key="secret") as server:
+        assert WEB.get(server.address + "/health").status_code == 200
+        for key in ("wrong", "secre"):
+            made = post(server, "/v1/completions", {}, authorization=f"Bearer {key}")
+            assert made.status_code == 401 and made.json()["error"]["code"] == "invalid_api_key"
+        assert WEB.get(server.address + "/v1/models").status_code == 401
+        made = post(server, "/v1/completions", {"prompt": "x"}, authorization="Bearer secret")
+        assert made.status_code == 200
+
+
+def test_other_origins() -> None:
+    asks = {"origin": "http://a.example", "access-control-request-method": "POST"}
+    with serving(Engine(TEXT, lambda r, c: SAID), cors=("http://a.example",)) as server:
+        made = WEB.options(server.address + "/v1/completions", headers=asks)
+        assert made.headers["access-control-allow-origin"] == "http://a.example"
+    with serving(Engine(TEXT, lambda r, c: SAID)) as server:
+        made = WEB.options(server.address + "/v1/completions", headers=asks)
+        assert "access-control-allow-origin" not in made.headers
+
+
+def test_time_is_limited() -> None:
+    engine = Engine(TEXT, lambda request, choice: "long " * 50, 0.01)
+    with serving(engine, limits=Limits(sending=0.2, seconds=0.2)) as server:
+        made = post(server, "/v1/completions", {"prompt": "x", "max_tokens": 200})
+        assert made.status_code == 504
+        assert b"took more than" in read_all(open_stream(server))
+        wait_for(lambda: not engine.open)
+        host, port = server.address.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as slow:
+            slow.sendall(
+                b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n"
+                b"content-type: application/json\r\n\r\n{"
+            )
+            assert b" 408 " in slow.recv(100)
+
+
+def test_counts(server: Server, client: OpenAI) -> None:
+    client.completions.create(model="tiny", prompt="hi", max_tokens=100)
+    lines = WEB.get(server.address + "/metrics").text.splitlines()
+    counts = {
+        line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if line[0] != "#"
+    }
+    assert counts['linnet_http_responses_total{code="200"}'] >= 1
+    assert counts["linnet_generated_tokens_total"] >= 30
+    assert counts["linnet_time_to_first_token_seconds_count"] >= 1
+    assert counts["linnet_time_between_tokens_seconds_count"] >= 20
+    assert counts["linnet_request_seconds_count"] >= 1
+    assert counts["linnet_cache_pages"] == 10
+
+
+def test_an_address_that_cannot_be_had(server: Server) -> None:
+    port = int(server.address.rpartition(":")[2])
+    for host, number, problem in [
+        ("127.0.0.1", port, "in use"),
+        ("127.0.0.1", 70000, "65535"),
+        ("no.such.host.invalid", 0, "cannot listen"),
+    ]:
+        with pytest.raises(LinnetError, match=problem):
+            bind(host, number)
