@@ -25,6 +25,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from linnet.diagnostics import LinnetError
+from linnet.serve import page
 from linnet.serve.errors import ApiError
 from linnet.serve.metrics import Metrics
 from linnet.serve.objects import Model
@@ -289,6 +290,7 @@ class Api:
         self.metrics = metrics
         self.limits = limits
         self.described = encoded(document())
+        self.shown = page.body()
 
     def routes(self) -> ASGIApp:
         """All of them."""
@@ -302,6 +304,7 @@ class Api:
                 Route("/health", self.health),
                 Route("/metrics", self.measured),
                 Route("/openapi.json", self.openapi),
+                Route("/", self.page),
             ],
             exception_handlers={HTTPException: _http_error, ApiError: _api_error},
         )
@@ -359,6 +362,9 @@ class Api:
 
     async def openapi(self, request: Request) -> Response:
         return Response(self.described, media_type="application/json")
+
+    async def page(self, request: Request) -> Response:
+        return Response(self.shown, headers=page.headers(self.shown))
 
     async def _body(self, request: Request) -> dict[str, Any]:
         """The JSON object that was sent, within the limits."""
