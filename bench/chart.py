@@ -19,6 +19,9 @@ class Metric:
 METRICS = (
     Metric("ttft_ms", "Time to first token, ms (lower is better)", True, 0),
     Metric("decode_tok_s", "Decoding, tokens/s (higher is better)", False, 1),
+    Metric("serve_tok_s", "Serving, tokens/s (higher is better)", False, 1),
+    Metric("serve_ttft_ms", "Serving, time to first token, ms (lower is better)", True, 0),
+    Metric("serve_itl_ms", "Serving, time between tokens, ms (lower is better)", True, 1),
     Metric("load_s", "Load, s (lower is better)", True, 2),
     Metric("peak_memory_mib", "Peak memory, MiB (lower is better)", True, 0),
     Metric("peak_vram_mib", "Peak device memory, MiB (lower is better)", True, 0),

@@ -48,8 +48,8 @@ _IN_LAYER = {
 }
 
 
-def write_gguf(checkpoint: Path, place: Path, storage: str) -> None:
-    """The checkpoint as one GGUF file without a vocabulary's texts."""
+def write_gguf(checkpoint: Path, place: Path, storage: str, words: Path | None = None) -> None:
+    """The checkpoint as one GGUF file, with the vocabulary of the GGUF file `words` if any."""
     import gguf
 
     config = json.loads((checkpoint / "config.json").read_text())
@@ -64,6 +64,10 @@ def write_gguf(checkpoint: Path, place: Path, storage: str) -> None:
     kind, number = STORAGES[storage]
     writer = gguf.GGUFWriter(place, architecture, use_temp_file=True)
     _write_settings(writer, config, rope, number)
+    if words is None:
+        writer.add_tokenizer_model("none")
+    else:
+        _copy_vocabulary(writer, words)
     for name, array in _tensors(checkpoint, config, architecture):
         wide = array.ndim == 2 and array.shape[-1] % 32 == 0
         form = gguf.GGMLQuantizationType[kind if wide else "F32"]
@@ -93,7 +97,17 @@ def _write_settings(writer: Any, config: dict[str, Any], rope: dict[str, Any], k
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_rope_freq_base(rope.get("rope_theta") or config.get("rope_theta") or 10000.0)
     writer.add_vocab_size(config["vocab_size"])
-    writer.add_tokenizer_model("none")
+
+
+def _copy_vocabulary(writer: Any, words: Path) -> None:
+    """Tokens, merges and what else a tokenizer is made of, as the other file has them."""
+    import gguf
+
+    for name, field in gguf.GGUFReader(words).fields.items():
+        if name.startswith("tokenizer."):
+            kinds = field.types
+            inner = kinds[-1] if kinds[0] is gguf.GGUFValueType.ARRAY else None
+            writer.add_key_value(name, field.contents(), kinds[0], inner)
 
 
 def _tensors(checkpoint: Path, config: dict[str, Any], kind: str) -> Iterator[tuple[str, Array]]:

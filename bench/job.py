@@ -29,15 +29,27 @@ class Job:
     device: str
     logits: str
     seed: int = 0
+    concurrency: int = 1
     options: dict[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def positions(self) -> int:
-        return len(self.prompts[0]) + self.new
+        return max(map(len, self.prompts)) + self.new
 
     @property
     def batch(self) -> int:
         return len(self.prompts)
+
+    def asked(self, count: int, lap: int) -> tuple[list[list[int]], int, int]:
+        """What is served in a round: prompts, tokens after each, how many are in flight.
+
+        A first round, of one token, is there to warm up: a few tokens after the first prompts.
+        Prompts are turned by a token each round, so that nothing kept of another round helps.
+        """
+        turned = [ids[lap % len(ids) :] + ids[: lap % len(ids)] for ids in self.prompts]
+        if count < self.new:
+            return turned[: self.concurrency], min(self.new, 8), self.concurrency
+        return turned, count, self.concurrency
 
     def text(self) -> str:
         return json.dumps(asdict(self))
@@ -51,9 +63,52 @@ class Round:
     rest: float
     tokens: list[int]
 
+    def record(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Many requests answered: for each, when it was submitted and when its tokens came.
+
+    `times` has, for each request, a pair for each time that something of its answer came: the
+    second, and how many tokens it was. `answers` are their ids, where the method tells them.
+    Seconds count from the submission of the first.
+    """
+
+    submitted: list[float]
+    times: list[list[tuple[float, int]]]
+    answers: list[list[int]]
+
+    def record(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def tokens(self) -> list[int]:
+        """The first request's."""
+        return self.answers[0]
+
+    @property
+    def seconds(self) -> float:
+        """Until the last token of all."""
+        return max(each[-1][0] for each in self.times)
+
+    @property
+    def rest(self) -> float:
+        """From the first request's first token to the end."""
+        return self.seconds - self.times[0][0][0]
+
+
+def recorded(answer: dict[str, Any]) -> Round | Served:
+    """The round that `record` was written of."""
+    return Served(**answer) if "times" in answer else Round(**answer)
+
 
 class Runner(Protocol):
-    """A loaded method."""
+    """A loaded method.
+
+    One that serves from another process than its worker has that process's id as `process`.
+    """
 
     notes: list[str]
     """Conditions of the measurement that a reader must know."""
@@ -61,7 +116,7 @@ class Runner(Protocol):
     held: int | None
     """Bytes of the weights and caches as the method keeps them, where it can say."""
 
-    def round(self, count: int) -> Round:
+    def round(self, count: int) -> Round | Served:
         """The prompts from empty caches and `count` tokens after them, timed."""
         ...
 

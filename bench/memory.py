@@ -8,12 +8,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-_STATUS = Path("/proc/self/status")
+
+def peak_kib(process: int | None = None) -> int:
+    """The most memory that this process has held since `reset_peak`; 0 where it cannot be known.
+
+    With a process's id, what that one has held since it was started.
+    """
+    return _field("VmHWM", process)
 
 
-def peak_kib() -> int:
-    """The most memory that this process has held since `reset_peak`; 0 where it cannot be known."""
-    return _field("VmHWM")
+def held_kib(process: int) -> int:
+    """The memory that a process holds now."""
+    return _field("VmRSS", process)
 
 
 def reset_peak() -> int:
@@ -25,9 +31,9 @@ def reset_peak() -> int:
     return _field("VmRSS")
 
 
-def _field(name: str) -> int:
+def _field(name: str, process: int | None = None) -> int:
     try:
-        lines = _STATUS.read_text().splitlines()
+        lines = Path(f"/proc/{process or 'self'}/status").read_text().splitlines()
     except OSError:
         return 0
     return next((int(line.split()[1]) for line in lines if line.startswith(name + ":")), 0)

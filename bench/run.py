@@ -9,7 +9,8 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +19,16 @@ import numpy as np
 from bench import peers, record
 from bench.chart import chart
 from bench.imports import import_times
-from bench.job import Job
 from bench.methods import FLOATS, Method, UnknownMethod, methods
 from bench.prepare import Prepared, prepare
 from bench.probe import probed
 from bench.record import Measured, Workload
+from bench.start import Asked, start
 from bench.table import table
 from bench.traffic import sizes_of
-from bench.turns import Start, project, take_turns
+from bench.turns import take_turns
 from linnet.diagnostics import LinnetError
 from linnet.nest.card import Card
-from linnet.nest.fetch import fetch_weights
 from linnet.nest.resolve import resolve
 
 
@@ -80,10 +80,11 @@ def _check(args: argparse.Namespace) -> None:
     if args.dtype is not None and args.dtype not in FLOATS:
         raise LinnetError(f"--dtype is {args.dtype}; choose {', '.join(FLOATS)}")
     if args.device != "cpu":
-        _check_device(args.device)
+        check_device(args.device)
 
 
-def _check_device(device: str) -> None:
+def check_device(device: str) -> None:
+    """Raises a LinnetError where PyTorch cannot use the device."""
     import torch
 
     try:
@@ -97,7 +98,7 @@ def measure(model: str, args: argparse.Namespace) -> dict[str, Any]:
     """The model's bench.json and bench.svg are written; gives what the first holds."""
     card = resolve(model)
     _check_card(card, args)
-    dtype = args.dtype or ("f32" if args.device == "cpu" else _own_dtype(card))
+    dtype = args.dtype or ("f32" if args.device == "cpu" else own_dtype(card))
     chosen = methods(args.methods, dtype, args.device)
     prepared = prepare(card, peers.cache() / "models", dtype if args.random else None, args.seed)
     workload = _workload(args, dtype)
@@ -107,7 +108,7 @@ def measure(model: str, args: argparse.Namespace) -> dict[str, Any]:
         place = place / card.name
     found = record.write(place, found, args.merge)
     (place / "bench.svg").write_text(chart(found))
-    _say(f"written: {place / record.FILE}, {place / 'bench.svg'}")
+    say(f"written: {place / record.FILE}, {place / 'bench.svg'}")
     return found
 
 
@@ -145,7 +146,7 @@ def _measured(
     sizes = sizes_of(prepared.checkpoint())
     probe: dict[str, Any] = {}
     if not args.no_probe:
-        _say("measuring bandwidth and product rate")
+        say("measuring bandwidth and product rate")
         kinds = sorted({one.dtype for one in chosen})
         probe = probed(args.device, args.threads, kinds)
     shape = (args.batch, args.prompt)
@@ -153,79 +154,27 @@ def _measured(
     rows = [Measured(one) for one in chosen]
     load = [os.getloadavg()[0]]
     with tempfile.TemporaryDirectory(prefix="linnet-bench-") as folder:
-        asked = [
-            (one, _maker(one.method, prepared, workload, prompts, Path(folder) / f"{k}.npy"))
+        asked = Asked(prompts, args.new, args.threads, args.device, args.seed)
+        turns = [
+            (one, partial(start, one.method, prepared, asked, Path(folder) / f"{k}.npy"))
             for k, one in enumerate(rows)
         ]
-        take_turns(asked, args.warmup, args.iters, args.timeout, _say)
+        take_turns(turns, args.warmup, args.iters, args.timeout, say)
         load.append(os.getloadavg()[0])
         if args.imports:
-            _say("timing imports")
+            say("timing imports")
         imports = import_times(args.imports) if args.imports else None
         return record.document(rows, workload, sizes, probe, load, imports)
 
 
-def _own_dtype(card: Card) -> str:
+def own_dtype(card: Card) -> str:
+    """What the card computes in, where that is a float that is measured."""
     own = str(card.generics.get("T", "bf16"))
     return own if own in FLOATS else "bf16"
 
 
-def _maker(
-    one: Method, prepared: Prepared, workload: Workload, prompts: list[list[int]], logits: Path
-) -> Callable[[], Start]:
-    """What makes the weights' form and the environment ready when the method's time comes."""
-
-    def make() -> Start:
-        peer = one.family.peer
-        if peer is None:
-            python, variables = project()
-        else:
-            python, variables = str(peers.python(peer)), peers.environment()
-        job = Job(
-            key=one.key,
-            runner=one.family.runner,
-            dtype=one.dtype,
-            place=str(_place(one, prepared)),
-            prompts=prompts,
-            new=workload.new,
-            threads=workload.threads,
-            device=workload.device,
-            logits=str(logits),
-            seed=workload.seed,
-            options=_options(one, prepared),
-        )
-        return Start(python, variables, job)
-
-    return make
-
-
-def _place(one: Method, prepared: Prepared) -> Path:
-    """What the method loads."""
-    match one.family.needs:
-        case "gguf":
-            return prepared.gguf(one.storage)
-        case "openvino":
-            return prepared.openvino(one.storage)
-        case "linnet" if one.storage == "q4" and prepared.own_gguf is not None:
-            return prepared.own_gguf  # its blocks are kept as they are
-        case _:
-            return prepared.checkpoint()
-
-
-def _options(one: Method, prepared: Prepared) -> dict[str, Any]:
-    options = {"cache": one.cache, **one.family.options}
-    if one.family.needs != "linnet":
-        return options
-    options["card"] = str(prepared.card.directory)
-    if one.storage not in FLOATS:
-        options["storage"] = one.storage
-    if one.storage == "q4" and prepared.own_gguf is not None:
-        bindings = fetch_weights(prepared.card).bindings or prepared.card.bindings_path
-        options["bindings"] = None if bindings is None else str(bindings)
-    return options
-
-
-def _say(line: str) -> None:
+def say(line: str) -> None:
+    """A line of progress."""
     print(f"bench: {line}", file=sys.stderr, flush=True)
 
 

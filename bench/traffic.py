@@ -48,9 +48,13 @@ class Sizes:
 
     def prompt_flops(self, length: int, batch: int) -> float:
         """Operations of a prompt: each position meets those before it; the last one the head."""
-        products = 2 * (self.matrices * length + self.head)
+        return batch * self.flops(length, 1)
+
+    def flops(self, length: int, headed: int) -> float:
+        """Operations of so many positions, each after those before it; `headed` meet the head."""
+        products = 2 * (self.matrices * length + self.head * headed)
         attention = 2 * self.layers * self.heads * self.head_width * length * (length + 1)
-        return float(batch * (products + attention))
+        return float(products + attention)
 
 
 def sizes_of(checkpoint: Path) -> Sizes:

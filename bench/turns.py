@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.job import Job, Round
+from bench.job import Job, Round, Served, recorded
 from bench.record import Measured
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -65,7 +65,7 @@ def take_turns(
                     worker.end()
                     workers.remove((measured, worker))
                 elif lap >= warmup:
-                    measured.rounds.append(found)
+                    measured.add(found)
             say(f"round {lap + 1} of {warmup + iters} done")
     finally:
         for _, worker in workers:
@@ -100,13 +100,13 @@ def _loaded(measured: Measured, make: Make, timeout: float) -> Worker:
     return worker
 
 
-def _round(measured: Measured, worker: Worker) -> Round:
+def _round(measured: Measured, worker: Worker) -> Round | Served:
     worker.ask()
     answer = worker.answer("round")
     measured.peak_kib = max(measured.peak_kib, answer["peak_kib"])
     if answer["device_mib"] is not None:
         measured.device_mib = max(measured.device_mib or 0, answer["device_mib"])
-    return Round(answer["first"], answer["rest"], answer["tokens"])
+    return recorded(answer["record"])
 
 
 class Worker:

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from bench.job import Job, Round
+from bench.job import Job
 from bench.memory import DeviceMemory, peak_kib, reset_peak
 
 
@@ -43,6 +43,10 @@ def serve(job: Job, requests: IO[str], answers: IO[str], started: float) -> None
     load_s = time.perf_counter() - loading
     first = runner.round(1)
     to_first = time.time() - started - first.rest
+    # A server that is a process of its own is measured whole, and so is what serves in this one.
+    process = getattr(runner, "process", None)
+    if process is not None:
+        before = 0
     logits = runner.logits()
     if logits is not None:
         np.save(job.logits, logits)
@@ -54,21 +58,18 @@ def serve(job: Job, requests: IO[str], answers: IO[str], started: float) -> None
             "logits": logits is not None,
             "held": runner.held,
             "notes": runner.notes,
-            "first_token": first.tokens[0],
         }
     }
     _say(answers, ready)
     for line in requests:
         if not line.strip():
             break
-        answer = _round(runner.round(job.new))
-        answer["peak_kib"] = max(0, peak_kib() - before)
-        answer["device_mib"] = device.used_mib()
+        answer = {
+            "record": runner.round(job.new).record(),
+            "peak_kib": max(0, peak_kib(process) - before),
+            "device_mib": device.used_mib(),
+        }
         _say(answers, {"round": answer})
-
-
-def _round(found: Round) -> dict[str, Any]:
-    return {"first": found.first, "rest": found.rest, "tokens": found.tokens}
 
 
 def _own_output() -> IO[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from bench.job import Job, Logits, Round
@@ -22,29 +23,39 @@ def load(job: Job) -> Entries:
     return Entries(job)
 
 
+def model_of(job: Job, generics: dict[str, Any], entries: Sequence[str]) -> Any:
+    """The card's model with the job's weights."""
+    from linnet.nest import load as load_card
+
+    asked = ("compile", "storage", "bindings")
+    options = {name: job.options[name] for name in asked if job.options.get(name) is not None}
+    return load_card(
+        job.options["card"],
+        generics={"T": job.dtype, **generics},
+        weights=job.place,
+        cast_dtype=True,
+        device=job.device,
+        entries=entries,
+        **options,
+    )
+
+
+def held_by(model: Any) -> int:
+    """Bytes of its weights and caches."""
+    members = [*model.parameters(), *model.buffers()]
+    return sum({m.data_ptr(): m.nbytes for m in members}.values())
+
+
 class Entries:
     """The model; tokens are chosen on the device, and no step waits for the host."""
 
     def __init__(self, job: Job) -> None:
         import torch
 
-        from linnet.nest import load as load_card
-
         self._torch, self._job = torch, job
         self.notes: list[str] = []
-        asked = ("compile", "storage", "bindings")
-        options = {name: job.options[name] for name in asked if job.options.get(name) is not None}
-        self._model = load_card(
-            job.options["card"],
-            generics={"T": job.dtype, "MaxSeq": job.positions, "Batch": job.batch},
-            weights=job.place,
-            cast_dtype=True,
-            device=job.device,
-            entries=ENTRIES,
-            **options,
-        )
-        members = [*self._model.parameters(), *self._model.buffers()]
-        self.held: int | None = sum({m.data_ptr(): m.nbytes for m in members}.values())
+        self._model = model_of(job, {"MaxSeq": job.positions, "Batch": job.batch}, ENTRIES)
+        self.held: int | None = held_by(self._model)
         # Made as the tokens after it are: compiled code tells tensors of this mode from others.
         with torch.inference_mode():
             self._ids: Any = torch.tensor(job.prompts, dtype=torch.int32, device=job.device)
