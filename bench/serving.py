@@ -81,9 +81,7 @@ def _check(args: argparse.Namespace) -> None:
             option = name.replace("_", "-")
             raise LinnetError(f"--{option} is {getattr(args, name)}; it must be 1 or more")
     if args.prompt_max < args.prompt_min:
-        raise LinnetError(
-            f"--prompt-max is {args.prompt_max}; it must be --prompt-min or more"
-        )
+        raise LinnetError(f"--prompt-max is {args.prompt_max}; it must be --prompt-min or more")
     if args.dtype is not None and args.dtype not in FLOATS:
         raise LinnetError(f"--dtype is {args.dtype}; choose {', '.join(FLOATS)}")
     if args.device != "cpu":
