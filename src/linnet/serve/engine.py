@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from linnet.diagnostics import LinnetError
@@ -14,7 +14,7 @@ from linnet.serve.pages import PagePool
 from linnet.serve.passes import PagedPasses, Passes, RowPasses
 from linnet.serve.request import Completion, Load, Matcher, Request, RequestError, Stats
 from linnet.serve.sampling import Draw, DrawError, Drawn, draw
-from linnet.serve.scheduler import Scheduler, Sequence
+from linnet.serve.scheduler import Plan, Scheduler, Sequence
 from linnet.serve.text import Detokenizer, Text
 
 PAGED = ("prefill_paged", "decode_paged", "step_paged")
@@ -32,7 +32,6 @@ class _Answer:
     matcher: Matcher | None
     stream: Detokenizer | None
     ends: frozenset[int]
-    answer: list[int] = field(default_factory=list[int])
 
 
 class Engine:
@@ -198,13 +197,11 @@ class Engine:
         """All answers, in the order of requests and their choices, and what it took."""
         before, self.stats = self.stats, Stats()
         started = time.monotonic()
-        preempted = self._scheduler.preemptions
         firsts = [self.submit(request) for request in requests]
         while self.busy:
             self.step()
         stats, self.stats = self.stats, before
         stats.seconds = time.monotonic() - started
-        stats.preemptions = self._scheduler.preemptions - preempted
         _add(self.stats, stats)
         return [one for first in firsts for one in first.choices], stats
 
@@ -212,62 +209,70 @@ class Engine:
 
     def step(self) -> list[Completion]:
         """One pass of the model for whoever is next; the answers that are over with it."""
+        preempted = self._scheduler.preemptions
         plan = self._scheduler.plan()
+        self.stats.preemptions += self._scheduler.preemptions - preempted
         if plan.chunks:
-            now = time.monotonic()
-            for chunk in plan.chunks:
-                completion = self._answers[chunk.sequence].completion
-                if completion.admitted is None:
-                    completion.admitted = now
-                    completion.cached = chunk.sequence.cached
-                    self.stats.cached_tokens += completion.cached
+            self._admit(plan)
             if plan.copies:
                 self.driver.copy_pages(plan.copies, self.pool.size)
-            ending = [chunk.sequence for chunk in plan.chunks if chunk.ends]
             logits = self._passes.compute(plan)
-            rows = [
+            ending = [chunk.sequence for chunk in plan.chunks if chunk.ends]
+            answers = [
                 (row, self._answers[one])
                 for row, sequence in enumerate(ending)
                 for one in (sequence, *sequence.forks)
             ]
-            drawn = self._draw(logits, rows)
+            drawn, failed = self._draw(logits, answers)
             tokens = {answer.sequence: one.token for answer, one in drawn}
-            for sequence in (one for one in self._answers if one in tokens):
-                self._answers[sequence].answer.append(tokens[sequence])
-            self._scheduler.apply(plan, tokens)
+            self._scheduler.apply(plan, {answer.sequence: 0 for answer, _ in failed} | tokens)
             self.stats.steps += 1
             self.stats.prefills += any(chunk.count > 1 for chunk in plan.chunks)
+            for answer, message in failed:
+                answer.completion.error = message
+                self._end(answer, "error")
             now = time.monotonic()
             for answer, one in drawn:
                 self._take(answer, one, now)
         over, self._over = self._over, []
         return over
 
-    def _draw(self, logits: Any, rows: list[tuple[int, _Answer]]) -> list[tuple[_Answer, Drawn]]:
-        """A token for each answer from its row of the logits; those without one are over."""
-        while rows:
+    def _admit(self, plan: Plan) -> None:
+        now = time.monotonic()
+        for chunk in plan.chunks:
+            completion = self._answers[chunk.sequence].completion
+            if completion.admitted is None:
+                completion.admitted = now
+                completion.cached = chunk.sequence.cached
+                self.stats.cached_tokens += completion.cached
+
+    def _draw(
+        self, logits: Any, answers: list[tuple[int, _Answer]]
+    ) -> tuple[list[tuple[_Answer, Drawn]], list[tuple[_Answer, str]]]:
+        """A token for each answer from its row of the logits; and those without one, and why."""
+        failed: list[tuple[_Answer, str]] = []
+        while answers:
             draws = [
                 Draw(
                     answer.completion.sampling,
-                    len(answer.sequence.tokens),
+                    len(answer.completion.request.prompt) + len(answer.completion.tokens),
                     answer.completion.request.prompt,
-                    answer.answer,
+                    answer.completion.tokens,
                     answer.matcher,
                     answer.completion.request.logprobs,
                 )
-                for _, answer in rows
+                for _, answer in answers
             ]
-            wanted = [row for row, _ in rows]
-            own = logits if wanted == list(range(len(logits))) else logits[wanted]
+            rows = [row for row, _ in answers]
+            own = logits if rows == list(range(len(logits))) else logits[rows]
             try:
-                return list(zip((answer for _, answer in rows), draw(own, draws), strict=True))
+                drawn = draw(own, draws)
             except DrawError as error:
-                for at in error.rows:
-                    answer = rows[at][1]
-                    answer.completion.error = str(error)
-                    self._end(answer, "error")
-                rows = [one for at, one in enumerate(rows) if at not in error.rows]
-        return []
+                failed += [(answers[at][1], str(error)) for at in error.rows]
+                answers = [one for at, one in enumerate(answers) if at not in error.rows]
+                continue
+            return [(answer, one) for (_, answer), one in zip(answers, drawn, strict=True)], failed
+        return [], failed
 
     def _take(self, answer: _Answer, drawn: Drawn, now: float) -> None:
         """The token belongs to the answer, which may end with it."""
@@ -276,6 +281,7 @@ class Engine:
             return  # a callback of an earlier answer cancelled this one
         if completion.first_token is None:
             completion.first_token = now
+            completion.admitted = completion.admitted or now  # an answer to a prompt that ran
         completion.tokens.append(drawn.token)
         self.stats.generated_tokens += 1
         if request.logprobs is not None:

@@ -293,7 +293,7 @@ class Scheduler:
         fork.digests = list(sequence.digests[: len(fork.tokens) // self.pool.size])
         if len(self.running) < self.rows and not self.whole:
             fork.pages = [self.pool.share(page) for page in sequence.pages]
-            fork.computed = fork.cached = sequence.computed
+            fork.computed = sequence.computed
             self._run(fork)
         else:
             self._await(fork)
