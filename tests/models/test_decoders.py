@@ -18,6 +18,7 @@ import pytest
 from linnet import nest
 from linnet.diagnostics import PlanError
 from linnet.nest.card import Card
+from linnet.serve import Engine, Request
 from linnet.weights import expand_bindings, read_bindings
 
 from . import families
@@ -29,6 +30,7 @@ pytestmark = pytest.mark.slow
 
 # One size serves every test: three rows, or sixteen pages.
 ROWS, ROOM, PAGE = 3, 64, 4
+PAGED = ["prefill_paged", "decode_paged", "step_paged"]
 SIZES: dict[str, int | str] = {"Batch": ROWS, "MaxSeq": ROOM, "PageSize": PAGE}
 
 # The families, and parameters of each whose gradients are compared: those that it has alone.
@@ -406,3 +408,23 @@ def test_gradients(subject: Subject, run: Runner, request: pytest.FixtureRequest
         scale = float(other.abs().max())
         assert scale > 1e-3 or path not in own, path
         np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=0, atol=1e-4 * max(scale, 1))
+
+
+def test_an_engine_serves_it(subject: Subject) -> None:
+    """Over few pages, in chunks, some prompts beginning alike: as transformers says alone."""
+    sizes = {**subject.generics, "Batch": 1}
+    model = nest.load(subject.card, generics=sizes, weights=subject.weights, entries=PAGED)
+    engine = Engine(model, rows=3, max_len=LENGTH, pack=11)
+    stem = families.tokens(7, 30).tolist()
+    requests = [Request(stem[:k], 6) for k in (30, 3, 13, 29)] + [
+        Request([k, 2], 12) for k in (9, 1)
+    ]
+    answers, stats = engine.run(requests)
+    assert stats.prefills > 3
+    for one in answers:
+        tokens = [*one.request.prompt, *one.tokens]
+        logits = subject.logits(i32([tokens]))[0, len(one.request.prompt) - 1 : -1]
+        for row, token in zip(logits, one.tokens, strict=True):
+            assert row.max() - row[token] < 1e-4
+            if row.argmax() != token:
+                break  # a near tie; what follows is another answer

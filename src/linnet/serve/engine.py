@@ -268,8 +268,8 @@ class Engine:
             try:
                 drawn = draw(own, draws)
             except DrawError as error:
-                failed += [(answers[at][1], str(error)) for at in error.rows]
-                answers = [one for at, one in enumerate(answers) if at not in error.rows]
+                failed += [(answers[at][1], why) for at, why in error.reasons.items()]
+                answers = [one for at, one in enumerate(answers) if at not in error.reasons]
                 continue
             return [(answer, one) for (_, answer), one in zip(answers, drawn, strict=True)], failed
         return [], failed

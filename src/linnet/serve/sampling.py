@@ -10,7 +10,7 @@ last one that a filter keeps, it asks `draw_numpy` for the row. So both choose t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -43,11 +43,17 @@ SPARE = 64
 
 
 class DrawError(LinnetError):
-    """Logits that no token can be drawn from; `rows` are those at fault, all others are fine."""
+    """Logits that no token can be drawn from: the rows at fault, and why; all others are fine."""
 
-    def __init__(self, message: str, rows: Sequence[int]) -> None:
-        super().__init__(message)
-        self.rows = tuple(rows)
+    def __init__(self, reasons: Mapping[int, str]) -> None:
+        super().__init__(
+            "; ".join(f"row {row} of the logits: {why}" for row, why in reasons.items())
+        )
+        self.reasons = reasons
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        return tuple(self.reasons)
 
 
 @dataclass(slots=True)
@@ -134,7 +140,7 @@ def _pick(logits: Array, sampling: Sampling, position: int) -> int:
     """The next token from f32 logits to which all that changes logits was done."""
     best = int(logits.argmax())
     if not math.isfinite(logits[best]):
-        raise DrawError(_reason(float(logits[best])), [0])
+        raise DrawError({0: _reason(float(logits[best]))})
     if sampling.temperature == 0:
         return best
     # Scores are logits relative to the best one, over the temperature: the best is 0. What is far
@@ -265,7 +271,7 @@ def _changes(
     if len(ids) and not 0 <= ids[0] <= ids[-1] < vocab:
         bad = ids[0] if ids[0] < 0 else ids[-1]
         raise DrawError(
-            f"token {bad} has a penalty or a bias, and the model has tokens 0 to {vocab - 1}", [0]
+            {0: f"token {bad} has a penalty or a bias, and the model has tokens 0 to {vocab - 1}"}
         )
     end = len(before) + len(answer)
     times = np.bincount(places[len(before) : end], minlength=len(ids))
@@ -287,10 +293,6 @@ def _bits(allowed: Sequence[int], vocab: int) -> Array:
 def _reason(best: float) -> str:
     what = {math.inf: "a logit is infinite", -math.inf: "no token may come next"}
     return f"{what.get(best, 'a logit is not a number')}, so that none can be drawn"
-
-
-def _refusal(found: Sequence[tuple[int, str]]) -> DrawError:
-    return DrawError("row {} of the logits: {}".format(*found[0]), [row for row, _ in found])
 
 
 # --- a batch ----------------------------------------------------------------------------------
@@ -344,7 +346,7 @@ def _on_host(logits: Array, draws: Sequence[Draw]) -> list[Drawn]:
     best = logits.argmax(1)
     bests = logits[np.arange(len(best)), best].tolist()
     tokens: list[int] = best.tolist()
-    bad: list[tuple[int, str]] = []
+    bad: dict[int, str] = {}
     for row, one in enumerate(draws):
         if not _plain(one):
             allowed = None if one.matcher is None else one.matcher.allowed()
@@ -353,11 +355,11 @@ def _on_host(logits: Array, draws: Sequence[Draw]) -> list[Drawn]:
                     logits[row], one.sampling, one.position, one.prompt, one.answer, allowed
                 )
             except DrawError as error:
-                bad.append((row, str(error)))
+                bad[row] = error.reasons[0]
         elif not math.isfinite(bests[row]):
-            bad.append((row, _reason(bests[row])))
+            bad[row] = _reason(bests[row])
     if bad:
-        raise _refusal(bad)
+        raise DrawError(bad)
     return [
         Drawn(token) if one.logprobs is None else _with_logprobs(logits[row], token, one.logprobs)
         for row, (token, one) in enumerate(zip(tokens, draws))
@@ -399,9 +401,9 @@ def _tokens(logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
         work = _changed(logits, rest, draws)
         for row, token, best in zip(rest, *_best(work)):
             tokens[row], bests[row] = token, best
-    bad = [(row, _reason(best)) for row, best in enumerate(bests) if not math.isfinite(best)]
+    bad = {row: _reason(best) for row, best in enumerate(bests) if not math.isfinite(best)}
     if bad:
-        raise _refusal(bad)
+        raise DrawError(bad)
     sampled = [k for k, row in enumerate(rest) if draws[row].sampling.temperature > 0]
     if work is not None and sampled:
         _sample(work, rest, sampled, draws, bests, tokens)
@@ -435,7 +437,7 @@ def _changed(logits: torch.Tensor, rows: list[int], draws: Sequence[Draw]) -> to
             try:
                 changes.append((k, _changes(one.sampling, one.prompt, one.answer, vocab)))
             except DrawError as error:
-                raise DrawError(str(error), [rows[k]]) from error
+                raise DrawError({rows[k]: error.reasons[0]}) from error
     if changes:
         where = np.concatenate([ids + k * vocab for k, (ids, _, _) in changes])
         factor = np.concatenate([factors for _, (_, factors, _) in changes])
