@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from linnet.serve.http import Server
 from playwright.sync_api import (
     Browser,
     BrowserContext,
@@ -19,8 +23,12 @@ from playwright.sync_api import (
     expect,
     sync_playwright,
 )
+from safetensors.numpy import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from linnet.serve.page import body, headers
+import linnet.torch
+from linnet.serve import Engine, Text
+from models import tiny
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +60,6 @@ class Visit:
     """A tab that shows the page, what it asked for, and what it complained of."""
 
     page: Page
-    url: str
     requests: list[Request] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
 
@@ -63,7 +70,7 @@ class Visit:
             "console",
             lambda said: self.complaints.append(said.text) if said.type == "error" else None,
         )
-        self.page.goto(self.url)
+        self.page.goto("/")
 
     @property
     def asked(self) -> list[dict[str, Any]]:
@@ -106,27 +113,190 @@ def refusal(message: str, **more: Any) -> str:
     return json.dumps({"error": {"message": message, **more}})
 
 
-URL = "http://localhost:1/"
-MODELS = {"object": "list", "data": [{"id": "tiny", "object": "model"}]}
+KEY = "a key"
+CONTEXT = 2048
+CHATML = "{% for m in messages %}{{ m.role + ': ' + m.content + ' ' }}{% endfor %}"
 
 
 @pytest.fixture(scope="module")
-def context(browser: Browser) -> BrowserContext:
-    """Where tabs are opened; each has its own conversation."""
-    context = browser.new_context(viewport={"width": 1100, "height": 800})
+def text() -> Text:
+    """A token for each character of ASCII; no token ends an answer."""
+    vocabulary = {chr(k) if k > 32 else "Ġ": k - 32 for k in range(32, 127)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return Text(tokenizer, frozenset(), CHATML)
+
+
+@pytest.fixture(scope="module")
+def server(text: Text, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """`linnet serve` over a tiny random model, on a free port, with an API key."""
+    file = tmp_path_factory.mktemp("tiny") / "model.safetensors"
+    save_file(tiny.weights(), file)
+    sizes = {**tiny.SIZES, "Batch": 1, "MaxSeq": 2 * CONTEXT, "PageSize": 16}
+    model = linnet.torch.load(tiny.FAMILY, weights=file, bindings=tiny.NAMES, generics=sizes)
+    engine = Engine(model, text=text, rows=4, max_len=CONTEXT)
+    server = Server(engine, text, name="tiny", port=0, api_key=KEY)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def context(browser: Browser, server: Server) -> BrowserContext:
+    """Where tabs are opened; each has its own conversation, and knows the key."""
+    context = browser.new_context(viewport={"width": 1100, "height": 800}, base_url=server.address)
     context.set_default_timeout(10_000)
-    shown = body()
-    context.route(URL, lambda route: route.fulfill(body=shown, headers=headers(shown)))
-    context.route("**/v1/models", lambda route: route.fulfill(json=MODELS))
     return context
 
 
 @pytest.fixture
-def visit(context: BrowserContext) -> Iterator[Visit]:
-    visit = Visit(context.new_page(), URL)
-    visit.open()
-    yield visit
-    visit.page.close()
+def stranger(context: BrowserContext) -> Iterator[Visit]:
+    """A tab that does not know the key; the page is not open yet."""
+    page = context.new_page()
+    yield Visit(page)
+    page.close()
+
+
+@pytest.fixture
+def visit(stranger: Visit) -> Visit:
+    """A tab in which the page is open."""
+    stranger.page.add_init_script(f"sessionStorage.setItem('linnet.key', {KEY!r})")
+    stranger.open()
+    return stranger
+
+
+# --- with the model ---------------------------------------------------------------------------
+
+
+def test_a_message_by_keyboard_is_answered_piece_by_piece(visit: Visit, server: Server) -> None:
+    page = visit.page
+    page.get_by_label("Max tokens").fill("40")
+    page.get_by_label("Your message").focus()
+    page.evaluate(GROWTH)
+    visit.send("tell me")
+    visit.ended()
+    lengths = page.evaluate("lengths")
+    assert len(lengths) > 3 and lengths == sorted(lengths)
+    assert page.locator(".asked").inner_text() == "tell me"
+    note = page.locator(".note").inner_text()
+    assert re.fullmatch(
+        r"[\d.]+ s to first\n[\d.]+ tokens/s\n14 in, 40 out\ntoken limit reached", note
+    )
+    # The focus is where it was: the next message is typed at once, and has the first before it.
+    visit.send("more")
+    visit.ended()
+    said = visit.asked[-1]["messages"]
+    assert [one["role"] for one in said] == ["user", "assistant", "user"]
+    assert [said[0]["content"], said[2]["content"]] == ["tell me", "more"]
+    paths = {one.url.removeprefix(server.address) for one in visit.requests}
+    assert paths == {"/", "/v1/models", "/v1/chat/completions"}
+    assert visit.complaints == []
+
+
+GROWTH = """() => {
+  window.lengths = [];
+  const note = () => {
+    const length = document.querySelector(".answer")?.textContent.length;
+    if (length && lengths.at(-1) !== length) lengths.push(length);
+  };
+  const what = { childList: true, characterData: true, subtree: true };
+  new MutationObserver(note).observe(document.querySelector("#turns"), what);
+}"""
+
+
+@pytest.mark.parametrize("how", ["Escape", "button"])
+def test_stop_ends_the_request(visit: Visit, server: Server, how: str) -> None:
+    page, worker = visit.page, server.worker
+    visit.send("talk on and on")
+    expect(page.locator(".answer")).not_to_be_empty()
+    assert worker.open == 1
+    if how == "Escape":
+        page.keyboard.press("Escape")
+    else:
+        page.get_by_role("button", name="Stop").click()
+    visit.ended()
+    expect(page.locator(".note")).to_contain_text("stopped")
+    await_(lambda: worker.open == 0 and not worker.engine.busy)
+    said = page.locator(".answer").text_content()
+    assert said and len(said) < CONTEXT / 2
+    expect(page.get_by_label("Your message")).to_be_focused()
+    assert visit.complaints == []
+
+
+def await_(condition: Callable[[], bool]) -> None:
+    """Returns once it holds; fails after ten seconds."""
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_text_goes_on(visit: Visit) -> None:
+    page = visit.page
+    page.get_by_label("Plain text").check()
+    page.get_by_label("Max tokens").fill("5")
+    page.get_by_label("Your message").focus()
+    visit.send("Once **upon** ")
+    visit.ended()
+    page.keyboard.press("Enter")
+    visit.ended()
+    first = page.locator(".answer").first.text_content()
+    assert first and visit.asked[-1]["prompt"] == "Once **upon** " + first
+    assert page.locator(".asked").first.inner_html() == "Once **upon** "
+    assert visit.complaints == []
+
+
+def test_a_key_is_asked_for(stranger: Visit) -> None:
+    page = stranger.page
+    stranger.open()
+    key = page.get_by_label("API key")
+    expect(key).to_be_focused()
+    key.fill("no key")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("alert")).to_have_text("It did not accept the last one.")
+    key.press("Escape")
+    expect(page.get_by_role("banner")).to_contain_text("This server answers only with its API key.")
+    page.get_by_label("Max tokens").fill("3")
+    page.get_by_label("Your message").focus()
+    stranger.send("hello")
+    key.fill(KEY)
+    page.keyboard.press("Enter")
+    stranger.ended()
+    expect(page.locator(".note")).to_contain_text("3 out")
+    page.get_by_role("banner").get_by_role("button", name="Try again").click()
+    expect(page.get_by_role("banner")).to_contain_text("tiny")
+    page.reload()
+    expect(page).to_have_title("tiny · Linnet")
+
+
+def test_a_refusal_is_in_the_servers_words(visit: Visit) -> None:
+    page = visit.page
+    page.get_by_label("Stop at").fill("a\nb\nc\nd\ne")
+    page.get_by_label("Your message").focus()
+    visit.send("hello")
+    expect(page.locator(".trouble")).to_contain_text("stop")
+
+
+def test_nothing_else_can_run(visit: Visit, server: Server) -> None:
+    page = visit.page
+    page.evaluate(
+        """address => {
+          const script = document.createElement("script");
+          script.textContent = "window.ran = true";
+          document.body.append(script);
+          const image = new Image();
+          image.src = address + "/health";
+          document.body.append(image);
+        }""",
+        server.address,
+    )
+    await_(lambda: len(visit.complaints) == 2)
+    assert all("Content Security Policy" in said for said in visit.complaints)
+    assert page.evaluate("window.ran") is None
 
 
 # --- with answers made up here ----------------------------------------------------------------
