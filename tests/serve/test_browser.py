@@ -38,6 +38,8 @@ NEEDED = (
     "you have in LINNET_CHROMIUM=/path/to/chromium; LINNET_CHROMIUM=none leaves them out"
 )
 CHAT = "**/v1/chat/completions"
+PATIENCE = 30_000  # ms, on a busy machine
+expect.set_options(timeout=PATIENCE)
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +151,7 @@ def server(text: Text, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
 def context(browser: Browser, server: Server) -> BrowserContext:
     """Where tabs are opened; each has its own conversation, and knows the key."""
     context = browser.new_context(viewport={"width": 1100, "height": 800}, base_url=server.address)
-    context.set_default_timeout(10_000)
+    context.set_default_timeout(PATIENCE)
     return context
 
 
@@ -208,28 +210,27 @@ GROWTH = """() => {
 }"""
 
 
-@pytest.mark.parametrize("how", ["Escape", "button"])
-def test_stop_ends_the_request(visit: Visit, server: Server, how: str) -> None:
+def test_stop_ends_the_request(visit: Visit, server: Server) -> None:
     page, worker = visit.page, server.worker
-    visit.send("talk on and on")
-    expect(page.locator(".answer")).not_to_be_empty()
-    assert worker.open == 1
-    if how == "Escape":
-        page.keyboard.press("Escape")
-    else:
-        page.get_by_role("button", name="Stop").click()
-    visit.ended()
-    expect(page.locator(".note")).to_contain_text("stopped")
-    await_(lambda: worker.open == 0 and not worker.engine.busy)
-    said = page.locator(".answer").text_content()
-    assert said and len(said) < CONTEXT / 2
-    expect(page.get_by_label("Your message")).to_be_focused()
+    for stop in (
+        lambda: page.keyboard.press("Escape"),
+        lambda: page.get_by_role("button", name="Stop").click(),
+    ):
+        visit.send("talk on and on")
+        expect(page.locator(".answer").last).not_to_be_empty()
+        assert worker.open == 1
+        stop()
+        visit.ended()
+        expect(page.locator(".note").last).to_contain_text("stopped")
+        await_(lambda: worker.open == 0 and not worker.engine.busy)
+        said = page.locator(".answer").last.text_content()
+        assert said and len(said) < CONTEXT / 2
     assert visit.complaints == []
 
 
 def await_(condition: Callable[[], bool]) -> None:
-    """Returns once it holds; fails after ten seconds."""
-    end = time.monotonic() + 10
+    """Returns once it holds."""
+    end = time.monotonic() + PATIENCE / 1000
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -253,7 +254,7 @@ def test_a_text_goes_on(visit: Visit) -> None:
 def test_a_key_is_asked_for(stranger: Visit) -> None:
     page = stranger.page
     stranger.open()
-    key = page.get_by_label("API key")
+    key = page.get_by_label("API key", exact=True)
     expect(key).to_be_focused()
     key.fill("no key")
     page.keyboard.press("Enter")
@@ -267,7 +268,6 @@ def test_a_key_is_asked_for(stranger: Visit) -> None:
     page.keyboard.press("Enter")
     stranger.ended()
     expect(page.locator(".note")).to_contain_text("3 out")
-    page.get_by_role("banner").get_by_role("button", name="Try again").click()
     expect(page.get_by_role("banner")).to_contain_text("tiny")
     page.reload()
     expect(page).to_have_title("tiny · Linnet")
@@ -316,24 +316,24 @@ def test_text_of_the_model_stays_text(visit: Visit) -> None:
     assert "bad" not in page.title()
 
 
-@pytest.mark.parametrize("size", [1, 3, 1000])
-def test_formatting_is_the_same_in_any_pieces(visit: Visit, size: int) -> None:
+def test_formatting_is_the_same_in_any_pieces(visit: Visit) -> None:
     page = visit.page
     text = (
         "A **bold** word, `code`, 2 * 3 * 4, a lone ` and **open\nsecond line\n\n"
         "- one\n  - **inner `x`**\n- two\n\n3. three\n4. four\n\n"
         "```py\nif x:\n\n    y = '**no**'\n```\nlast 1"
     )
-    visit.says(*(text[k : k + size] for k in range(0, len(text), size)))
-    visit.send("go")
-    visit.ended()
-    assert page.locator(".answer").evaluate(SHAPE) == [
-        "P: A <STRONG: bold> word, <CODE: code>, 2 * 3 * 4, a lone ` and **open\nsecond line",
-        "UL: <LI: one><LI: <STRONG: inner <CODE: x>>><LI: two>",
-        "OL: <LI: three><LI: four>",
-        "PRE: <CODE: if x:\n\n    y = '**no**'>",
-        "P: last 1",
-    ]
+    for size in (1, 3, len(text)):
+        visit.says(*(text[k : k + size] for k in range(0, len(text), size)))
+        visit.send("go")
+        visit.ended()
+        assert page.locator(".answer").last.evaluate(SHAPE) == [
+            "P: A <STRONG: bold> word, <CODE: code>, 2 * 3 * 4, a lone ` and **open\nsecond line",
+            "UL: <LI: one><LI: <STRONG: inner <CODE: x>>><LI: two>",
+            "OL: <LI: three><LI: four>",
+            "PRE: <CODE: if x:\n\n    y = '**no**'>",
+            "P: last 1",
+        ]
 
 
 SHAPE = """answer => {
@@ -545,17 +545,20 @@ def focusable(node: dict[str, Any]) -> bool:
     return bool(held.get("focusable")) and node["role"]["value"] != "RootWebArea"
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_can_be_told_from_its_ground(visit: Visit, scheme: Any) -> None:
+def test_text_can_be_told_from_its_ground(visit: Visit) -> None:
     page = visit.page
-    page.emulate_media(color_scheme=scheme)
     visit.answers(delta("some `code`\n\n```\nx\n```\n\nand **more**"), json.loads(refusal("no")))
     visit.send("go")
     visit.ended()
     page.get_by_text("Penalties").click()
-    ratios = page.evaluate(CONTRAST)
-    assert len(ratios) > 25
-    assert {text: ratio for text, ratio in ratios if ratio < 4.5} == {}
+    grounds = set()
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        grounds.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+        ratios = page.evaluate(CONTRAST)
+        assert len(ratios) > 25
+        assert {text: ratio for text, ratio in ratios if ratio < 4.5} == {}
+    assert len(grounds) == 2
 
 
 CONTRAST = """() => {
