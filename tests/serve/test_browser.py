@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from linnet.serve.http import Server
 from playwright.sync_api import (
     Browser,
     BrowserContext,
@@ -28,6 +27,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import linnet.torch
 from linnet.serve import Engine, Text
+from linnet.serve.http import Server
 from models import tiny
 
 pytestmark = pytest.mark.slow
