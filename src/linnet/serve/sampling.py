@@ -304,7 +304,7 @@ def draw(logits: Any, draws: Sequence[Draw]) -> list[Drawn]:
     They are a torch tensor on any device, or an array of numpy or jax, of any float dtype. Rows
     that no token can be drawn from are a DrawError.
     """
-    if not hasattr(logits, "device") or not hasattr(logits, "detach"):
+    if not hasattr(logits, "detach"):  # an array, and no tensor
         return _on_host(np.asarray(logits).astype(np.float32, copy=False), draws)
     if logits.device.type == "cpu":
         return _on_host(logits.detach().float().numpy(), draws)
@@ -349,13 +349,15 @@ def _on_host(logits: Array, draws: Sequence[Draw]) -> list[Drawn]:
     bad: dict[int, str] = {}
     for row, one in enumerate(draws):
         if not _plain(one):
-            allowed = None if one.matcher is None else one.matcher.allowed()
             try:
+                allowed = None if one.matcher is None else one.matcher.allowed()
                 tokens[row] = draw_numpy(
                     logits[row], one.sampling, one.position, one.prompt, one.answer, allowed
                 )
             except DrawError as error:
                 bad[row] = error.reasons[0]
+            except LinnetError as error:  # the grammar's
+                bad[row] = str(error)
         elif not math.isfinite(bests[row]):
             bad[row] = _reason(bests[row])
     if bad:
@@ -432,12 +434,17 @@ def _changed(logits: torch.Tensor, rows: list[int], draws: Sequence[Draw]) -> to
     vocab = logits.shape[1]
     work = logits[torch.tensor(rows, device=logits.device)].float()
     changes: list[tuple[int, tuple[Array, Array, Array]]] = []
+    masks: list[tuple[int, Array]] = []
     for k, one in enumerate(draws[row] for row in rows):
-        if one.sampling.changes_logits:
-            try:
+        try:
+            if one.sampling.changes_logits:
                 changes.append((k, _changes(one.sampling, one.prompt, one.answer, vocab)))
-            except DrawError as error:
-                raise DrawError({rows[k]: error.reasons[0]}) from error
+            if one.matcher is not None:
+                masks.append((k, _bits(one.matcher.allowed(), vocab)))
+        except DrawError as error:
+            raise DrawError({rows[k]: error.reasons[0]}) from error
+        except LinnetError as error:  # the grammar's
+            raise DrawError({rows[k]: str(error)}) from error
     if changes:
         where = np.concatenate([ids + k * vocab for k, (ids, _, _) in changes])
         factor = np.concatenate([factors for _, (_, factors, _) in changes])
@@ -448,8 +455,6 @@ def _changed(logits: torch.Tensor, rows: list[int], draws: Sequence[Draw]) -> to
         flat = work.view(-1)
         old = flat[index]
         flat[index] = torch.where(old > 0, old / factors, old * factors) + shifts
-    masked = [(k, draws[row].matcher) for k, row in enumerate(rows)]
-    masks = [(k, _bits(matcher.allowed(), vocab)) for k, matcher in masked if matcher is not None]
     if masks:
         index = torch.tensor([k for k, _ in masks], device=logits.device)
         forbidden = torch.from_numpy(~np.stack([mask for _, mask in masks])).to(logits.device)
