@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from tokenizers import Tokenizer
 
 from linnet.diagnostics import InternalError, LinnetError
 from linnet.serve.request import RequestError
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _SPACE: JsonCompileOptions = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{0,32}"}
 """So much white space between the parts of JSON: a model that likes it would never end."""
+_END = "<non-verbose/>"
 _STATES = 50_000
 """At most so many states of a form's lexer are kept, of about 2 kB each."""
 
@@ -103,11 +105,13 @@ class Grammars:
             first = matcher.deep_copy()
             first.compute_bitmask()  # which takes far longer than later ones
             reason = first.get_error()
-            if first.stop_reason().startswith("NoExtension") and not first.is_accepting():
-                reason = "no text has this form"
+            if first.is_stopped() and not first.is_accepting():
+                reason = reason or "NoExtension"
         if reason:
             found = re.search(r"error: (.+)|\(in regex\): (?!regex parse)(.+)", reason)
-            reason = (found[1] or found[2]) if found else reason.strip()
+            reason = (found[1] or found[2]) if found else reason.removesuffix(_END).strip()
+            if reason.startswith("NoExtension"):
+                reason = "no text has this form"
             raise RequestError(f"{problem}: {reason}", field)
         return Form(matcher)
 
@@ -167,16 +171,27 @@ def _tokenizer_of(text: Text) -> LLTokenizer:
         raise LinnetError(
             "answers of a given form need the package llguidance: pip install 'linnet[serve]'"
         ) from error
-    # As its file has it, but for what it does to a batch of texts.
-    parts: dict[str, Any] = json.loads(text.tokenizer.to_str())
-    written = json.dumps({**parts, "truncation": None, "padding": None})
     try:
-        return LLTokenizer(written, eos_token=sorted(text.eos) or None)
+        return LLTokenizer(_described(text.tokenizer), eos_token=sorted(text.eos) or None)
     except ValueError as error:
         raise LinnetError(
             f"the tokenizer of {text.origin} is of a kind that no answer can be given a form with: "
             f"{error}"
         ) from error
+
+
+def _described(tokenizer: Tokenizer) -> str:
+    """The tokenizer as JSON: without what it does to a batch of texts, and what stands for unknown
+    text is special in it, which is not always so in files."""
+    parts: dict[str, Any] = json.loads(tokenizer.to_str())
+    added: list[dict[str, Any]] = parts["added_tokens"]
+    unknown: Any = parts["model"].get("unk_token")
+    if isinstance(unknown, str) and all(one["content"] != unknown for one in added):
+        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        number = tokenizer.token_to_id(unknown)
+        added.append({"id": number, "content": unknown, **flags, "special": True})
+        added.sort(key=lambda one: one["id"])
+    return json.dumps({**parts, "truncation": None, "padding": None})
 
 
 def _whole(written: str, field: str) -> str:
