@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "lsp": ("linnet.cli.lsp", "the language server, for editors to start"),
     "run": ("linnet.cli.run", "ask a model of the zoo, and stream its answer"),
     "chat": ("linnet.cli.chat", "a conversation with a model, in the terminal"),
+    "serve": ("linnet.cli.serve", "a model behind OpenAI's API, for many requests at once"),
     "embed": ("linnet.cli.embed", "sentence vectors from an encoder of the zoo"),
     "nest": ("linnet.nest.__main__", "fetch and list the models of the zoo"),
 }

@@ -47,7 +47,7 @@ def add_model_arguments(parser: argparse.ArgumentParser, new_tokens: int) -> Non
     parser.add_argument("--std", metavar="DIR", help="another standard library")
 
 
-def add_dtype(parser: argparse.ArgumentParser) -> None:
+def add_dtype(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--dtype",
         metavar="DTYPE",
@@ -131,8 +131,11 @@ def check_loading(args: argparse.Namespace) -> None:
     _placing(args)
 
 
-def open_model(args: argparse.Namespace, card: Any) -> Opened:
-    """The card's files, fetched where this machine lacks them, and its text as the card states."""
+def open_model(args: argparse.Namespace, card: Any, tokenizer: str | None = None) -> Opened:
+    """The card's files, fetched where this machine lacks them, and its text as the card states.
+
+    The text is that of `tokenizer`, where it names another place.
+    """
     from linnet.nest.entries import needing
     from linnet.nest.fetch import fetch_weights
     from linnet.nest.progress import TextProgress
@@ -141,7 +144,7 @@ def open_model(args: argparse.Namespace, card: Any) -> Opened:
     with needing(card, ("prefill",), fetches=args.weights is None, std_root=args.std):
         files = None if args.weights is not None else fetch_weights(card, TextProgress(sys.stderr))
         place = args.weights if files is None else list(files.text_files)
-        return Opened(card, files, load_text(card, place))
+        return Opened(card, files, load_text(card, tokenizer or place))
 
 
 def load_model(

@@ -65,7 +65,6 @@ def bind(host: str, port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind(address)
-        listening.listen(2048)
     except (OSError, OverflowError) as error:
         listening.close()
         reason = getattr(error, "strerror", None) or error
@@ -97,6 +96,10 @@ class Server:
         grammars: Any = None,
     ) -> None:
         self.socket = listening or bind(host, port)
+        try:
+            self.socket.listen(2048)
+        except OSError as error:  # somebody else was faster
+            raise LinnetError(f"cannot listen at {self.address}: {error.strerror}") from None
         self.name = name
         self.metrics = Metrics(engine)
         self.worker = Worker(engine, self.metrics, max_queue=max_queue)

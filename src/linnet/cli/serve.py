@@ -1,0 +1,211 @@
+"""`linnet serve`: a model behind OpenAI's API, for many requests at once."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from typing import TYPE_CHECKING, Any
+
+from linnet.cli.model import add_dtype, check_loading, loaded, open_model
+from linnet.diagnostics import LinnetError
+
+if TYPE_CHECKING:
+    from linnet.serve.engine import Engine
+    from linnet.serve.memory import Demand, Pool
+
+EPILOG = """\
+Clients find the API at http://HOST:PORT/v1, people a page to talk to at http://HOST:PORT/. The
+memory for all requests is taken at the start: for --pool positions, or for as many as --batch
+requests of --max-seq tokens can use and are free. SIGTERM and Ctrl-C let running requests finish; a
+second one ends at once.
+"""
+USUAL = 2048
+# Bits that a weight takes in blocks, with what a block says of itself.
+_BLOCKS = {"q8": 8.5, "q4": 5.0}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EPILOG
+    parser.add_argument(
+        "model", metavar="MODEL", help="a model of the zoo, a card, or a checkpoint"
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="127.0.0.1: this machine only")
+    parser.add_argument("--port", type=int, default=8000, metavar="N", help="0: any free one")
+    parser.add_argument("--name", help="what the API calls the model; default: the card's name")
+    size = parser.add_argument_group("size")
+    size.add_argument(
+        "--batch", type=int, default=32, metavar="N", help="requests at once (default: 32)"
+    )
+    size.add_argument(
+        "--max-seq",
+        type=int,
+        metavar="N",
+        help="most tokens of a request, prompt and answer (default: the card's, at most 2048)",
+    )
+    size.add_argument(
+        "--pool", type=int, metavar="POSITIONS", help="positions of the caches, for all requests"
+    )
+    size.add_argument(
+        "--max-queue", type=int, default=256, metavar="N", help="how many may wait (default: 256)"
+    )
+    size.add_argument(
+        "--warmup", type=int, nargs="+", default=[], metavar="LENGTH", help="prompts to prepare for"
+    )
+    model = parser.add_argument_group("model")
+    add_dtype(model)
+    model.add_argument("--kv-dtype", metavar="DTYPE", help="of the caches; default: the model's")
+    model.add_argument("--device", default="cpu", help="cpu (default), cuda, cuda:1, ...")
+    model.add_argument("--backend", default="torch", help="what runs the model: torch (default)")
+    model.add_argument("--numerics", default="fast", help="exact, equivalent or fast (default)")
+    model.add_argument("--threads", type=int, metavar="N", help="processor threads to use")
+    model.add_argument("--weights", metavar="PATH", help="a local checkpoint instead")
+    model.add_argument("--tokenizer", metavar="PATH", help="a local tokenizer.json or its folder")
+    model.add_argument("--std", metavar="DIR", help="another standard library")
+    access = parser.add_argument_group("access")
+    access.add_argument("--api-key", metavar="KEY", help="what clients must send")
+    access.add_argument(
+        "--cors", action="append", default=[], metavar="ORIGIN", help="pages that may ask; * is all"
+    )
+    access.add_argument(
+        "--max-body", type=int, default=4 << 20, metavar="BYTES", help="of a request (4 MiB)"
+    )
+    access.add_argument(
+        "--timeout", type=float, metavar="SECONDS", help="that an answer may take (no limit)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    _check(args)
+    try:
+        from linnet.serve.http import Limits, Server, bind
+    except ModuleNotFoundError as error:
+        raise LinnetError(
+            f"serving needs {error.name}: pip install 'linnet[torch,serve]'"
+        ) from error
+    from linnet.nest.progress import TextProgress
+    from linnet.nest.resolve import resolve
+
+    listening = bind(args.host, args.port)
+    with listening:
+        card = resolve(args.model, progress=TextProgress(sys.stderr))
+        opened = open_model(args, card, args.tokenizer)
+        engine = _engine(args, opened)
+        name = args.name or card.name
+        server = Server(
+            engine,
+            opened.text,
+            name=name,
+            listening=listening,
+            api_key=args.api_key,
+            max_queue=args.max_queue,
+            limits=Limits(body=args.max_body, seconds=args.timeout),
+            cors=tuple(args.cors),
+        )
+        print(f"serving {name} at {server.address}/v1", flush=True)
+        server.serve_forever(signals=True)
+    return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Raises LinnetError naming an option that is out of range, before anything is fetched."""
+    check_loading(args)
+    for name, least in (("batch", 1), ("max_queue", 0), ("max_body", 1024), ("pool", 1)):
+        value = getattr(args, name)
+        if value is not None and value < least:
+            option = name.replace("_", "-")
+            raise LinnetError(f"--{option} is {value}; it must be {least} or more")
+    if args.timeout is not None and not args.timeout > 0:
+        raise LinnetError(f"--timeout is {args.timeout}; it must be above 0")
+    if args.backend != "torch":
+        raise LinnetError(f"--backend is {args.backend}; torch is what serves in this version")
+    if args.api_key is not None and not (args.api_key.isascii() and args.api_key.strip()):
+        raise LinnetError("--api-key must be ASCII text, and not empty")
+
+
+def _engine(args: argparse.Namespace, opened: Any) -> Engine:
+    """The model with caches of the size that was decided, behind an engine."""
+    from linnet.nest.entries import entries_of
+    from linnet.serve.engine import PAGED, Engine
+
+    card = opened.card
+    max_len = _max_len(args, card.generics.get("MaxSeq"))
+    has = entries_of(card, args.std)
+    paged = all(name in has for name in PAGED)
+    if not paged and args.pool is not None:
+        raise LinnetError(f"--pool: {card.name} has no entries over pages, only rows of --max-seq")
+    rows = [
+        n for n in ("decode_rows", "prefill_packed", "step_packed", "prefill_slots") if n in has
+    ]
+    pool = _pool(args, card, max_len, paged)
+    for line in pool.describe().splitlines():
+        print(f"linnet: {line}", file=sys.stderr)
+    generics = {"Batch": 1 if paged else args.batch, "MaxSeq": pool.positions if paged else max_len}
+    sized: dict[str, int | str] = {k: v for k, v in generics.items() if k in card.generics}
+    model, _ = loaded(
+        args, card, opened.files, sized, PAGED if paged else tuple(rows), device=args.device
+    )
+    engine = Engine(
+        model, text=opened.text, paged=paged, rows=args.batch if paged else None, max_len=max_len
+    )
+    if args.warmup:
+        engine.warmup(args.warmup)
+    return engine
+
+
+def _max_len(args: argparse.Namespace, most: int | str | None) -> int:
+    """How many tokens a request may have."""
+    context = most if isinstance(most, int) else None
+    wanted = args.max_seq
+    if wanted is None:
+        return min(context or USUAL, USUAL)
+    if wanted < 2 or (context is not None and wanted > context):
+        limit = "" if context is None else f" and at most the model's {context}"
+        raise LinnetError(f"--max-seq is {wanted}; it must be 2 or more{limit}")
+    return wanted
+
+
+def _pool(args: argparse.Namespace, card: Any, max_len: int, paged: bool) -> Pool:
+    """What is free goes to the caches, as far as they can use it."""
+    from linnet.serve.memory import pool_of
+    from linnet.torch.placement import device_named, free_memory
+
+    demand = _demand(args, card, paged, max_len)
+    free = free_memory(device_named(args.device, "--device"))
+    return pool_of(demand, rows=args.batch, max_len=max_len, wanted=args.pool, free=free)
+
+
+def _demand(args: argparse.Namespace, card: Any, paged: bool, max_len: int) -> Demand:
+    """What the card's program says of its weights and caches."""
+    from linnet.nest.parameters import bound_tensors, card_bindings, card_slots
+    from linnet.serve.memory import Demand
+    from linnet.types import DTYPES
+
+    storage = _BLOCKS.get(args.dtype)
+    own = {} if args.dtype is None or storage else {"T": args.dtype}
+    program = card.program(args.std)
+    generics = {**card.generics, **own, "Batch": 1, "MaxSeq": max_len}
+    caches = [row for row in program.parameters(generics) if row.kind == "state"]
+    _same_dtype(args.kv_dtype, {row.dtype for row in caches}, card.name)
+    slots = {slot.path: slot for slot in card_slots(card, program)}
+    tensors = bound_tensors(slots.values(), card_bindings(card))
+    stored = {name: slots[path] for path, name in tensors.items()}
+    weights = 0.0
+    for slot in stored.values():
+        bits = DTYPES[
+            slot.dtype if slot.dtype != card.generics.get("T") else own.get("T", slot.dtype)
+        ].bits
+        weights += math.prod(slot.shape) * (storage if storage and len(slot.shape) == 2 else bits)
+    sizes = {g.name: g.default for g in program.generics()}
+    page = int(card.generics.get("PageSize") or sizes.get("PageSize") or 1) if paged else max_len
+    position = sum(row.nbytes or 0 for row in caches) // max_len
+    return Demand(round(weights / 8), max(1, position), page)
+
+
+def _same_dtype(wanted: str | None, there: set[str], name: str) -> None:
+    if wanted is not None and {wanted} != there:
+        raise LinnetError(
+            f"--kv-dtype is {wanted}: the caches of {name} are {', '.join(sorted(there))}, its "
+            "dtype; --dtype changes both"
+        )
