@@ -36,12 +36,12 @@ NEW = 20
 
 @pytest.fixture(scope="module")
 def model() -> Any:
-    """A pool of fourteen pages of 8 positions: too few for all questions at once."""
+    """A pool of eleven pages of 8 positions: too few for all questions at once."""
     if local_weights(CARD) is None and os.environ.get("LINNET_OFFLINE") == "1":
         pytest.skip(f"LINNET_OFFLINE=1, and the weights of {CARD.name} are not cached")
     return nest.load(
         CARD,
-        generics={"T": "f32", "Batch": 1, "MaxSeq": 120, "PageSize": 8},
+        generics={"T": "f32", "Batch": 1, "MaxSeq": 96, "PageSize": 8},
         cast_dtype=True,
         entries=["forward", "prefill_paged", "decode_paged", "step_paged"],
     )
