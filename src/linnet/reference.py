@@ -314,7 +314,8 @@ def _for(node: For, inputs: list[Value], sizes: Sizes, checked: bool) -> list[Va
     gathered: list[list[Value]] = [[] for _ in node.body.results[a:]]
     for i in range(node.start.evaluate(sizes), node.stop.evaluate(sizes)):
         elements = [x[i] for x in scanned]
-        results = _run(node.body, [_size(i, I64), *carried, *elements, *fixed], sizes, checked)
+        turn = node.last if node.last and i == node.stop.evaluate(sizes) - 1 else node.body
+        results = _run(turn, [_size(i, I64), *carried, *elements, *fixed], sizes, checked)
         carried = results[:a]
         for items, value in zip(gathered, results[a:], strict=True):
             items.append(value)

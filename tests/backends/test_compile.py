@@ -155,9 +155,25 @@ def test_no_region_has_a_loop_or_what_is_computed_once(llama: lt.LinnetModule) -
     text = {name: ast.unparse(functions[name]) for name in regions.names}
     assert "decoder_layer_forward_2(layer, " in text["model_run_2_part_2"]
     assert not any(re.search(r"\b(for|while|if) |constant_\w+\(", t) for t in text.values())
-    # One position of many is a view whose place is no constant of what is compiled.
-    assert ".select(1, S - 1)" in text["prefill_part_1"]
     assert "decoder_layer_forward" in regions.whole and "decode" not in regions.whole
+
+
+def test_one_position_of_many_is_a_view_whose_place_is_no_constant_of_what_is_compiled() -> None:
+    regions = split(
+        "def run(self, x):\n"
+        "    S = x.shape[1]\n"
+        "    for layer in self.layers:\n"
+        "        x = layer(x)\n"
+        "    return torch.exp(x[:, S - 1]) * 2 + x[:, 0] - 1\n"
+    )
+    assert regions.names == ("run_part_1",)
+    assert "torch.exp(x[:, :].select(1, S - 1)) * 2 + x[:, 0] - 1" in regions.text
+
+
+def test_the_last_turn_of_a_loop_is_a_region_of_its_own(llama: lt.LinnetModule) -> None:
+    text = split(llama._code.text).text
+    assert re.search(r"\*layers, last_layer = self.layers\n +for layer in layers:\n", text)
+    assert re.search(r"return model_run_rows\w*_part_\d+\(last_layer, ", text)
 
 
 def test_what_is_little_is_no_region(small: Path) -> None:
@@ -490,11 +506,12 @@ def test_a_kind_of_block_compiles_once_for_any_depth_and_few_sizes(
             assert torch.equal(found, model.run_entry("generate", given, {"Steps": steps}, False))
             counts[-1].append(counter.graphs)
         assert not counters["graph_break"]
-    # Around the layers, a layer, and the head: for one position, and for any other number.
+    # Before the layers, a layer, the last one, and the head: for one position, and for any other
+    # number; but the head takes one position of each row always.
     first, two, *rest = counts[0]
-    assert (first, two, rest[:4]) == (3, 3, [6] * 4)
+    assert (first, two, rest[:4]) == (4, 4, [7] * 4)
     # A step of `generate`, of which the sizes are those of one position, adds at most its own.
-    assert counts[1] == [3, 6, *counts[0][-2:]] and counts[0][-1] <= 9
+    assert counts[1] == [4, 7, *counts[0][-2:]] and counts[0][-1] <= 11
     assert config.recompile_limit == limit
 
 

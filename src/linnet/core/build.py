@@ -292,6 +292,7 @@ class Builder:
         fixed: Sequence[Node] = (),
         stacked: int = 0,
         span: Span | None = None,
+        last: Function | None = None,
     ) -> Node:
         return self._add(
             For(
@@ -303,6 +304,7 @@ class Builder:
                 tuple(scanned),
                 tuple(fixed),
                 stacked,
+                last,
                 type=_UNTYPED,
                 span=span,
             )

@@ -291,9 +291,20 @@ def _for(node: For) -> Derived | Broken:
         stacks.append(TensorType((node.stop - node.start, *type.shape), type.dtype))
         obligations = (Obligation("E2209", Relation("<=", node.start, node.stop)),)
     given = [TensorType((), I64), *carried, *elements, *_types(node.fixed)]
+    final, own = results[: len(carried)], tuple[tuple[Obligation, ...] | Broken, ...]()
+    if node.last is not None:
+        if not length or node.stacked:
+            return Broken("E2121", f"a last turn of its own over {node.start}..{node.stop}")
+        at_last = results_of(node.last)
+        final = at_last[: len(carried)]
+        own = (
+            _equal_lists("inputs of last", [p.of for p in node.last.params], given),
+            _equal_lists("collected", at_last[len(carried) :], results[len(carried) :]),
+        )
     return _with(
-        ResultsType((*results[: len(carried)], *collected, *stacks)),
+        ResultsType((*final, *collected, *stacks)),
         obligations,
+        *own,
         _equal_lists("inputs of body", [p.of for p in node.body.params], given),
         _equal_lists("carried values", carried, results[: len(carried)]),
     )

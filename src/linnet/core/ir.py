@@ -267,7 +267,9 @@ class For(Node):
     of collected, *what a turn yields)`. Results: the final carried values, then one ArrayType per
     collected element type, then the `stacked` last ones, each of which has every turn's value on
     a new leading axis. `scanned` have ArrayTypes of length stop - start, with start 0; a state
-    among them is collected too. `variable` is the loop's name in the source.
+    among them is collected too. `variable` is the loop's name in the source. The last turn runs
+    `last` instead, if there is one: it takes what body takes, and its carried results, which are
+    the node's, may have other types. Such a loop has a turn, and stacks nothing.
     """
 
     body: Function
@@ -278,6 +280,7 @@ class For(Node):
     scanned: tuple[Node, ...]
     fixed: tuple[Node, ...]
     stacked: int = 0
+    last: Function | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -366,7 +369,7 @@ _FUNCTIONS: dict[type[Node], Callable[[Any], tuple[Function, ...]]] = {
     Call: lambda n: (n.function,),
     If: lambda n: (n.then, n.other),
     While: lambda n: (n.test, n.body),
-    For: lambda n: (n.body,),
+    For: lambda n: (n.body,) if n.last is None else (n.body, n.last),
 }
 
 

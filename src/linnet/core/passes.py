@@ -10,6 +10,7 @@ from linnet.core.contract import contract
 from linnet.core.inline import inline
 from linnet.core.ir import Program
 from linnet.core.rewrite import Change, map_functions
+from linnet.core.rows import narrow
 from linnet.core.simplify import simplify
 from linnet.core.verify import verify
 from linnet.diagnostics import InternalError
@@ -34,6 +35,8 @@ PASSES: tuple[Pass, ...] = (
     Pass("inline", inline),
     Pass("simplify", _each(simplify)),
     Pass("contract", _each(contract)),
+    # A product of fewer rows may sum in another order.
+    Pass("narrow", narrow, frozenset({"equivalent", "fast"})),
 )
 
 

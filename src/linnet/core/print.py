@@ -141,8 +141,8 @@ def _bodies(node: Node) -> tuple[tuple[str, Function], ...]:
             return (("then", then), ("else", other))
         case While(test, body):
             return (("test", test), ("do", body))
-        case For(body):
-            return (("do", body),)
+        case For(body, last=last):
+            return (("do", body),) if last is None else (("do", body), ("last", last))
         case _:
             return ()
 

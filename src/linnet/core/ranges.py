@@ -24,6 +24,7 @@ from linnet.core.ir import (
     Size,
     Slice,
     While,
+    functions_of,
 )
 from linnet.core.scalars import holds_all, integer_range
 from linnet.dims import Dim, Facts, Relation, dim_max, dim_min, proves
@@ -149,9 +150,10 @@ def given(node: Node, ranges: Ranges) -> dict[Node, Range]:
     out: dict[Node, Range] = {}
     pairs: list[tuple[Node, Node]] = []
     match node:
-        case For(body, _, start, stop, carried, scanned, fixed):
-            out[body.params[0]] = counted(start, stop)
-            pairs += zip(body.params[1 + len(carried) + len(scanned) :], fixed, strict=True)
+        case For(_, _, start, stop, carried, scanned, fixed):
+            for body in functions_of(node):
+                out[body.params[0]] = counted(start, stop)
+                pairs += zip(body.params[1 + len(carried) + len(scanned) :], fixed, strict=True)
         case While(test, body, inputs, count):
             pairs += zip(test.params[count:], inputs[count:], strict=True)
             pairs += zip(body.params[count:], inputs[count:], strict=True)

@@ -318,7 +318,7 @@ def _rebuild(
             return builder.if_(inputs[0], run(then), run(other), inputs[1:], span)
         case While(test, body, _, count):
             return builder.while_(run(test), run(body), inputs, count, span)
-        case For(body, variable, start, stop, carried, scanned, _, stacked):
+        case For(body, variable, start, stop, carried, scanned, _, stacked, last):
             a, b = len(carried), len(carried) + len(scanned)
             return builder.for_(
                 run(body),
@@ -330,6 +330,7 @@ def _rebuild(
                 inputs[b:],
                 stacked,
                 span,
+                None if last is None else run(last),
             )
         case Result(_, index):
             return builder.result(inputs[0], index, span)

@@ -108,7 +108,7 @@ class _Verifier:
         self.prove(node, obligations)
 
     def check_dims(self, node: Node) -> None:
-        for dim in (*_type_dims(node.type), *_own_dims(node)):
+        for dim in dims_of(node):
             if not dim.names() <= self.names:
                 self.fail(node, f"the dimension {dim} names what is not declared")
         if _unbound(node.type):
@@ -175,6 +175,11 @@ class _Verifier:
             names = names_of(self.function)
             at = f": {names[node]} = {node_text(node, names)} : {node.type}"
         raise InternalError(self.stage, f"in {self.where}{at}: {why}")
+
+
+def dims_of(node: Node) -> tuple[Dim, ...]:
+    """Every dimension that the node's type or its fields name."""
+    return (*_type_dims(node.type), *_own_dims(node))
 
 
 def _own_dims(node: Node) -> tuple[Dim, ...]:

@@ -821,25 +821,56 @@ class Scope(Expressions):
         self.lines.depth -= 1
 
     def _for(self, node: For) -> None:
-        body = node.body
-        counter, rest = body.params[0], body.params[1:]
-        carried, scanned = len(node.carried), len(node.carried) + len(node.scanned)
-        names = self._carried(rest[:carried], node.carried)
+        names = self._carried(node.body.params[1 : 1 + len(node.carried)], node.carried)
         element = self.writer.names.fresh(node.variable)
+        counter = node.body.params[0].name
+        number = self.writer.names.fresh(counter) if node.scanned else element
+        child, arrays = self._turn(node, node.body, element, Ex(number), names)
+        values = self._ending(node, child)
+        yielded = len(node.body.results) - node.stacked
+        stacks = self._stacks(node, yielded)
+        array = arrays[0] if len(arrays) == 1 else ""
+        if node.scanned and not array:
+            raise InternalError("torch.emit", f"a loop over {arrays}")
+        if node.last is not None:
+            first = self.writer.names.fresh(f"{node.variable}s")
+            last = self.writer.names.fresh(f"last_{node.variable}")
+            self.lines.add(f"*{first}, {last} = {array}")
+            array = first
+        start = len(self.lines.items)
+        self.lines.add("for")
+        results = dict(zip(values, self._nested(child), strict=True))
+        self._lend(node, child, [i for i in values if i < yielded])
+        self._put(stacks, results, child)
+        self._next(names, results, child, start)
+        if len(self.lines.items) == start + 1:
+            self.lines.items.append((self.lines.depth + 1, "pass"))
+        counted = any(re.search(rf"\b{number}\b", t) for _, t in self.lines.items[start + 1 :])
+        head = self._for_head(node, element, number, counted, array)
+        self.lines.items[start] = (self.lines.depth, head)
+        if node.last is not None:
+            self._last_turn(node, node.last, last, names)
+        self._stacked(node, stacks)
+        self._after(node, names | stacks)
+
+    def _turn(
+        self, node: For, body: Function, element: str, number: Ex, names: Mapping[int, str]
+    ) -> tuple[Scope, list[str]]:
+        """The scope of one turn, and the arrays that the loop walks."""
+        carried, scanned = len(node.carried), len(node.carried) + len(node.scanned)
         bases = {**self.bases, node.variable: element} if node.scanned else self.bases
         child = Scope(self.writer, body, self.lines, bases, self.facts)
-        number = self.writer.names.fresh(counter.name) if node.scanned else element
-        child.env[counter] = Ex(number)
+        counter, rest = body.params[0], body.params[1:]
+        child.env[counter] = number
         child.numbers.add(counter)
-        inputs = operands(node)
-        arrays: set[str] = set()
         places = self._state_places(node)
         child.states = {
             p: member_path(element, p) if carried <= i < scanned else places[p.base, p.name]
             for i, p in enumerate(rest)
             if p.kind == "state"
         }
-        for i, (param, x) in enumerate(zip(rest, inputs, strict=True)):
+        arrays: set[str] = set()
+        for i, (param, x) in enumerate(zip(rest, operands(node), strict=True)):
             if i in names:
                 child.env[param] = Ex(names[i])
             elif carried <= i < scanned:
@@ -849,25 +880,26 @@ class Scope(Expressions):
                 child.reach(param, member_path(element, param))
             else:
                 self._given(child, param, x)
-        states = [p for p in rest[:scanned] if p.kind == "state"]
-        yielded = len(body.results) - node.stacked
-        first = yielded - len(states)
-        values = self._returning(child, {first + j: child.states[p] for j, p in enumerate(states)})
-        stacks = self._stacks(node, yielded)
+        return child, sorted(arrays)
+
+    def _ending(self, node: For, child: Scope) -> list[int]:
+        """A turn ends with its states in buffers; the positions of its other results."""
+        scanned = len(node.carried) + len(node.scanned)
+        states = [p for p in child.body.params[1 : 1 + scanned] if p.kind == "state"]
+        first = len(child.body.results) - node.stacked - len(states)
+        return self._returning(child, {first + j: child.states[p] for j, p in enumerate(states)})
+
+    def _last_turn(self, node: For, body: Function, element: str, names: Mapping[int, str]) -> None:
+        """The statements of the last turn, after the loop of those before it."""
+        number = self.dim(node.stop - 1)
+        child, _ = self._turn(node, body, element, number, names)
+        values = self._ending(node, child)
         start = len(self.lines.items)
-        self.lines.add("for")
+        self.lines.depth -= 1  # a turn's statements stand one step further in
         results = dict(zip(values, self._nested(child), strict=True))
-        self._lend(node, child, [i for i in values if i < yielded])
-        self._put(stacks, results, child)
+        self._lend(node, child, values)
         self._next(names, results, child, start)
-        names |= stacks
-        if len(self.lines.items) == start + 1:
-            self.lines.items.append((self.lines.depth + 1, "pass"))
-        counted = any(re.search(rf"\b{number}\b", t) for _, t in self.lines.items[start + 1 :])
-        head = self._for_head(node, element, number, counted, arrays)
-        self.lines.items[start] = (self.lines.depth, head)
-        self._stacked(node, stacks)
-        self._after(node, names)
+        self.lines.depth += 1
 
     def _stacks(self, node: For, yielded: int) -> dict[int, str]:
         """An empty list for each stacked result that is read, which the turns fill.
@@ -903,13 +935,8 @@ class Scope(Expressions):
                 text = call("kernels.stacked", Ex(name), sizes, dtype=dtype, device="DEVICE")
             self.lines.add(f"{name} = {text}")
 
-    def _for_head(
-        self, node: For, element: str, number: str, counted: bool, arrays: set[str]
-    ) -> str:
+    def _for_head(self, node: For, element: str, number: str, counted: bool, array: str) -> str:
         if node.scanned:
-            if len(arrays) != 1:
-                raise InternalError("torch.emit", f"a loop over {sorted(arrays)}")
-            (array,) = arrays
             if counted:
                 return f"for {number}, {element} in enumerate({array}):"
             return f"for {element} in {array}:"

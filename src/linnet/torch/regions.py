@@ -214,6 +214,8 @@ class _Splitter:
     def _joins(self, statement: ast.stmt) -> bool:
         if not isinstance(statement, (ast.Assign, ast.Expr, ast.Return)):
             return False
+        if any(isinstance(node, ast.Starred) for node in ast.walk(statement)):
+            return False
         # A list has another length in each turn, for which there would be another compilation.
         return not called(statement) & (self.looping | self.kept) and not any(
             isinstance(node, ast.Name) and node.id in self.lists for node in ast.walk(statement)

@@ -283,8 +283,9 @@ def _runs(
     """The functions that a node runs, with the paths of what their params meet."""
     given = [_path(x, places) for x in operands(node)]
     match node:
-        case For(body):
-            yield body, (None, *given)
+        case For():
+            for body in functions_of(node):
+                yield body, (None, *given)
         case _:
             for function in functions_of(node):
                 # A condition comes before what its branches take.

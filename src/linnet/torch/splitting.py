@@ -755,15 +755,21 @@ class _Body:
         inputs = [self.whole(x) if self.place[x] == SUM else self.new[x] for x in old]
         places = [None if self.place[x] == SUM else self.place[x] for x in old]
         a, c = len(node.carried), len(node.carried) + len(node.scanned)
-        params = body.params[1:]
-        kept = dict(enumerate(params[:a]))
-        kept |= {a + k: p for k, p in enumerate(p for p in params[a:c] if p.kind == "state")}
+
+        def turn(body: Function) -> _Made:
+            params = body.params[1:]
+            kept = dict(enumerate(params[:a]))
+            kept |= {a + k: p for k, p in enumerate(p for p in params[a:c] if p.kind == "state")}
+            return self.splitter.inner(body, (None, *places), self.facts, kept)
+
         while True:
             try:
-                made = self.splitter.inner(body, (None, *places), self.facts, kept)
+                made = turn(body)
+                last = None if node.last is None else turn(node.last)
                 break
             except Wanted as wanted:
-                at = body.params.index(wanted.param) - 1
+                names = [(p.base, p.name) for p in body.params]
+                at = names.index((wanted.param.base, wanted.param.name)) - 1
                 if at < 0 or places[at] is not None:
                     raise Refused(f"a loop needs {wanted.param.name} split in two ways") from None
                 inputs[at] = self.along(old[at], wanted.axis)
@@ -781,8 +787,9 @@ class _Body:
             inputs[a:c],
             inputs[c:],
             node.stacked,
+            last=None if last is None else last.function,
         )
-        self.speaks = self.speaks or made.speaks
+        self.speaks = self.speaks or made.speaks or (last is not None and last.speaks)
         self._several(node, new, found)
 
     def _if(self, node: If) -> None:

@@ -285,9 +285,10 @@ class _Flow:
                 self._read(inputs[:count], "a loop")
                 self._pass(test, inputs)
                 self._pass(body, inputs)
-            case For(body, _, _, _, carried):
+            case For(_, _, _, _, carried):
                 self._read(carried, "a loop")
-                self._pass(body, operands(node), 1)
+                for body in functions_of(node):
+                    self._pass(body, operands(node), 1)
             case _:
                 self._read(operands(node), "another operation")
 

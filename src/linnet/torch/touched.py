@@ -74,7 +74,8 @@ def _handed_on(node: Node, index: int) -> int | None:
             return kept + 1 if kept is not None and kept == same else None
         case For(body):
             at = written_operands(node).get(index)
-            return at if at is not None and _kept(body)[index] == at + 1 else None
+            same = all(_kept(turn)[index] == _kept(body)[index] for turn in functions_of(node))
+            return at if at is not None and same and _kept(body)[index] == at + 1 else None
         case While(_, body):
             at = written_operands(node).get(index)
             return at if at is not None and _kept(body)[index] == at else None
