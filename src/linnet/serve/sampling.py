@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 
 F32 = float(np.finfo(np.float32).max)
+MOST = 16.7
+"""No noise is larger."""
 NEAR = 5.0
 """Tokens this much (in units of the noise) below the best one need noise that few have."""
 APART = 1e-4
@@ -99,8 +101,14 @@ def lowbias32(x: Array) -> Array:
 
 def mixed(key: int, position: int) -> int:
     """What the ids of tokens are hashed with for one token of one request, 32 bits."""
-    inner = lowbias32(np.array([key], np.uint32))
-    return int(lowbias32(np.array([position & 0xFFFFFFFF], np.uint32) ^ inner)[0])
+    return _hashed((position & 0xFFFFFFFF) ^ _hashed(key))
+
+
+def _hashed(x: int) -> int:
+    """`lowbias32` of one number."""
+    x = (x ^ x >> 16) * 0x7FEB352D & 0xFFFFFFFF
+    x = (x ^ x >> 15) * 0x846CA68B & 0xFFFFFFFF
+    return x ^ x >> 16
 
 
 def gumbel(key: int, position: int, ids: Array) -> Array:
@@ -159,9 +167,14 @@ def _near(logits: Array, best: int, sampling: Sampling, position: int) -> Array:
 
     Those have a logit near it, or much noise: so the noise of most tokens is only hashed.
     """
-    noise = float(gumbel(sampling.key, position, np.array([best]))[0])
+    key = mixed(sampling.key, position)
+    noise = -math.log(-math.log(((_hashed(best ^ key) >> 9) + 0.5) * 2.0**-23))
+    least = float(logits[best]) - (MOST - noise) * sampling.temperature
+    ids = np.flatnonzero(logits >= _below(least))
+    if len(ids) * 8 < len(logits):
+        return ids
     enough = math.exp(-math.exp(-(NEAR + noise - APART)))  # the number whose noise that is
-    words = _spread(len(logits)) ^ np.uint32(_half(mixed(sampling.key, position)))
+    words = _spread(len(logits)) ^ np.uint32(key ^ key >> 16)
     words *= np.uint32(0x7FEB352D)
     words ^= words >> np.uint32(15)
     words *= np.uint32(0x846CA68B)
@@ -174,10 +187,6 @@ def _near(logits: Array, best: int, sampling: Sampling, position: int) -> Array:
 def _below(number: float) -> Any:
     """The largest finite f32 below a number, or the lowest there is."""
     return np.nextafter(np.float32(max(number, -F32)), np.float32(-F32))
-
-
-def _half(word: int) -> int:
-    return word ^ word >> 16
 
 
 @lru_cache(maxsize=4)
@@ -228,12 +237,20 @@ def _chances(logits: Array, top: float, sampling: Sampling) -> Array:
 
 def _first(logits: Array, count: int) -> Array:
     """The tokens with the largest logits, so many; the lowest first, also of equal ones."""
-    least = np.partition(logits, len(logits) - count)[len(logits) - count]
-    ids = np.flatnonzero(logits >= least)
+    groups = len(logits) // 64
+    if count < groups:
+        # As many are no less than the k-th best of the groups' best ones, which are soon found.
+        best = logits[: groups * 64].reshape(64, groups).max(0)
+        some = np.flatnonzero(logits >= np.partition(best, groups - count)[groups - count])
+    else:
+        some = np.arange(len(logits))
+    values = logits[some]
+    least = np.partition(values, len(some) - count)[len(some) - count]
+    ids = some[values >= least]
     if len(ids) > count:
         equal = np.flatnonzero(logits[ids] == least)
         ids = np.delete(ids, equal[count - len(ids) :])
-    return ids
+    return np.asarray(ids)
 
 
 def _heavy(logits: Array, best: int, sampling: Sampling) -> tuple[Array, float]:
