@@ -19,11 +19,13 @@ from tokenizers import pre_tokenizers as pre
 from linnet.diagnostics import InternalError, LinnetError
 from linnet.nest.card import find_card
 from linnet.nest.fetch import fetch_weights
+from linnet.serve import Engine, Request, RequestError
 from linnet.serve.grammar import Form, Grammars
-from linnet.serve.request import RequestError
 from linnet.serve.sampling import Draw, DrawError, Sampling, draw
 from linnet.serve.text import Text
 from linnet.serve.vocabulary import tokenizer_of
+
+from .decoders import LONGEST, pool
 
 PIECES = ['{"', '":', '"}', '", "', "true", "null", "na", "me", "ab", "10", "é", "😀", "  ", "\n\n"]
 SPECIAL = ["<s>", "</s>", "<|end|>"]
@@ -314,6 +316,34 @@ def test_a_tokenizer_of_another_kind_is_named() -> None:
     other = Text(tokenizer, frozenset(), None, origin="X")
     with pytest.raises(LinnetError, match="the tokenizer of X is of a kind that no answer can be"):
         Grammars(other).prepare()
+
+
+@pytest.mark.slow  # a model is built
+def test_the_engine_gives_answers_their_form() -> None:
+    text, grammars = text_of("byte level"), grammars_of("byte level")
+    engine = Engine(pool(40), text=text, rows=4, max_len=LONGEST)
+    names = "[a-f]{3}-[0-9]{2,4}"
+    forms = {grammars.regex(names): names, grammars.choice(["no"]): "no"}
+    requests = [
+        Request([3, 5, 9, k], 12, temperature=float(k), seed=k, n=2, logprobs=0, grammar=form)
+        for form in forms
+        for k in (0, 1)
+    ]
+    free = Request([3, 5, 9], 12)
+    answers, _ = engine.run([*requests, free])
+    assert len(answers) == 9
+    for one in answers:
+        if one.request is free:
+            assert len(one.tokens) == 12
+        else:
+            assert regex.fullmatch(forms[one.request.grammar], one.text) and one.reason == "eos"
+            assert len(one.logprobs) == len(one.tokens)
+
+
+def test_an_end_beyond_the_vocabulary_is_no_end_of_a_form() -> None:
+    text = replace(text_of("byte level"), eos=frozenset((279, 1 << 20)))
+    allowed = Grammars(text).regex("a*").start().allowed()
+    assert bits(allowed, 281)[279] and not bits(allowed, 281)[280]
 
 
 @pytest.mark.slow

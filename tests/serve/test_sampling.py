@@ -22,6 +22,7 @@ from linnet.serve.sampling import (
     _on_device,
     _pick,
     draw,
+    draw_jax,
     draw_numpy,
     draw_torch,
     gumbel,
@@ -170,12 +171,26 @@ def test_most_rows_are_settled_where_they_are(monkeypatch: pytest.MonkeyPatch) -
     assert len(asked) <= 2
 
 
-def test_arrays_of_numpy_and_jax_are_drawn_from_too() -> None:
+def test_arrays_of_numpy_are_drawn_from_too() -> None:
     logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(8)).bfloat16()
     ones = [Draw(Sampling(k / 2, seed=k, top_k=9), k, logprobs=2) for k in range(3)]
     assert draw(logits.float().numpy(), ones) == draw(logits, ones)
     array = logits.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
     assert draw(array, ones) == draw(logits, ones)
+
+
+@pytest.mark.slow  # jax takes seconds to import
+def test_jax_draws_as_numpy_does() -> None:
+    import jax.numpy as jnp
+
+    logits = torch.randn(200, generator=torch.Generator().manual_seed(9)) * 3
+    for seed in range(30):
+        sampling = Sampling(seed % 3, top_k=seed % 7, top_p=0.9, seed=seed, presence_penalty=0.5)
+        for dtype, tensor in ((jnp.float32, logits), (jnp.bfloat16, logits.bfloat16())):
+            array = jnp.asarray(logits.numpy()).astype(dtype)
+            drawn = draw_jax(array, sampling, seed, [1, 2], [3, seed])
+            assert drawn == draw_torch(tensor, sampling, seed, [1, 2], [3, seed])
+            assert drawn == draw_numpy(tensor.float().numpy(), sampling, seed, [1, 2], [3, seed])
 
 
 def test_the_noise_is_what_the_document_says() -> None:

@@ -171,8 +171,9 @@ def _tokenizer_of(text: Text) -> LLTokenizer:
         raise LinnetError(
             "answers of a given form need the package llguidance: pip install 'linnet[serve]'"
         ) from error
+    ends = sorted(one for one in text.eos if one < text.tokenizer.get_vocab_size())
     try:
-        return LLTokenizer(_described(text.tokenizer), eos_token=sorted(text.eos) or None)
+        return LLTokenizer(_described(text.tokenizer), eos_token=ends or None)
     except ValueError as error:
         raise LinnetError(
             f"the tokenizer of {text.origin} is of a kind that no answer can be given a form with: "
