@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import httpx2 as httpx
@@ -18,27 +15,16 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 
 from linnet.diagnostics import LinnetError
+from linnet.serve.engine import Engine
 from linnet.serve.http import Limits, Server, bind
-from serve.standin import Engine
-from serve.test_text import text
+from linnet.serve.request import Request
+
+from .served import TEXT, engine, serving, slow
 
 SAID = "Grüße 👋 hi! Stop here."
+FORCED: Any = {"model": "tiny", "extra_body": {"guided_choice": [SAID]}}
 HI: Any = [{"role": "user", "content": "hi"}]
 WEB = httpx.Client(verify=False, trust_env=False)
-TEXT = replace(text(), special={"bos_token": "<|begin|>", "eos_token": "<|end|>"})
-
-
-@contextmanager
-def serving(engine: Engine, **options: Any) -> Iterator[Server]:
-    server = Server(engine, TEXT, name="tiny", port=0, **options)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        thread.join(10)
-        assert not thread.is_alive()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -48,20 +34,36 @@ def web() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with serving(Engine(TEXT, lambda request, choice: SAID)) as server:
-        yield server
+def made() -> Engine:
+    return engine()
 
 
 @pytest.fixture
+def own(made: Engine) -> Iterator[Engine]:
+    """Another engine over the same model: what the first one knows of its pages is no longer so."""
+    yield engine()
+    made.reset()
+
+
+@pytest.fixture(scope="module")
+def alone(made: Engine) -> list[str]:
+    """What the engine says to two prompts when it does nothing else."""
+    requests = [Request(TEXT.encode(word * 9), 30) for word in "ab"]
+    return [one.text for request in requests for one in made.run([request])[0]]
+
+
+@pytest.fixture(scope="module")
+def server(made: Engine, alone: list[str]) -> Iterator[Server]:
+    with serving(made) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
 def client(server: Server) -> Iterator[OpenAI]:
-    with client_of(server) as client:
-        yield client
-
-
-def client_of(server: Server, key: str = "none") -> OpenAI:
     web = httpx.Client(verify=False, trust_env=False)
-    return OpenAI(base_url=server.address + "/v1", api_key=key, max_retries=0, http_client=web)
+    base = server.address + "/v1"
+    with OpenAI(base_url=base, api_key="none", max_retries=0, http_client=web) as client:
+        yield client
 
 
 def post(server: Server, path: str, body: Any, **headers: str) -> httpx.Response:
@@ -74,27 +76,26 @@ def post(server: Server, path: str, body: Any, **headers: str) -> httpx.Response
 
 
 def test_a_text_is_continued(client: OpenAI) -> None:
-    whole = client.completions.create(model="tiny", prompt="hi", max_tokens=100)
+    whole = client.completions.create(prompt="hi", max_tokens=100, **FORCED)
     [choice] = whole.choices
     assert (choice.text, choice.finish_reason, choice.index) == (SAID, "stop", 0)
     assert whole.object == "text_completion" and whole.id.startswith("cmpl-")
-    tokens = len(TEXT.encode(SAID, special=False)) + 1
-    assert whole.usage is not None
-    assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (1, tokens)
-    assert whole.usage.total_tokens == tokens + 1
-    chunks = list(client.completions.create(model="tiny", prompt="hi", max_tokens=100, stream=True))
+    assert whole.usage is not None and whole.usage.prompt_tokens == 1
+    assert whole.usage.completion_tokens >= len(TEXT.encode(SAID, special=False))
+    assert whole.usage.total_tokens == whole.usage.completion_tokens + 1
+    chunks = list(client.completions.create(prompt="hi", max_tokens=100, stream=True, **FORCED))
     assert "".join(chunk.choices[0].text for chunk in chunks) == SAID
     assert [c.choices[0].finish_reason for c in chunks[-2:]] == [None, "stop"]
     assert len({chunk.id for chunk in chunks}) == 1
 
 
 def test_a_message_is_answered(client: OpenAI) -> None:
-    whole = client.chat.completions.create(model="tiny", messages=HI)
+    whole = client.chat.completions.create(messages=HI, **FORCED)
     [choice] = whole.choices
     assert (choice.message.role, choice.message.content) == ("assistant", SAID)
     assert choice.finish_reason == "stop" and whole.object == "chat.completion"
-    options: Any = {"stream_options": {"include_usage": True}, "n": 2}
-    chunks = list(client.chat.completions.create(model="tiny", messages=HI, stream=True, **options))
+    options: Any = {"stream_options": {"include_usage": True}, "n": 2, **FORCED}
+    chunks = list(client.chat.completions.create(messages=HI, stream=True, **options))
     assert chunks[0].choices[0].delta.role == "assistant"
     assert chunks[0].object == "chat.completion.chunk"
     for index in range(2):
@@ -104,65 +105,83 @@ def test_a_message_is_answered(client: OpenAI) -> None:
         assert all("\ufffd" not in (c.delta.content or "") for c in own)
     assert chunks[-1].choices == [] and chunks[-1].usage is not None
     assert all(chunk.usage is None for chunk in chunks[:-1])
-    assert chunks[-1].usage.prompt_tokens == whole.usage.prompt_tokens  # type: ignore[union-attr]
+    assert whole.usage is not None
+    assert chunks[-1].usage.prompt_tokens == whole.usage.prompt_tokens
 
 
-def test_many_at_once(server: Server) -> None:
+def test_many_at_once(server: Server, alone: list[str]) -> None:
+    """Whoever asks beside whom, and however: the answer is what the engine says alone."""
+
     async def ask() -> list[str]:
-        async with AsyncOpenAI(base_url=server.address + "/v1", api_key="none") as client:
+        web = httpx.AsyncClient(verify=False, trust_env=False)
+        base = server.address + "/v1"
+        async with AsyncOpenAI(base_url=base, api_key="none", http_client=web) as client:
 
             async def one(k: int) -> str:
-                if k % 2:
-                    made = await client.completions.create(model="tiny", prompt="x", max_tokens=99)
+                options: Any = {
+                    "model": "tiny",
+                    "prompt": "ab"[k % 2] * 9,
+                    "max_tokens": 30,
+                    "temperature": 0,
+                    "extra_body": {"ignore_eos": True},
+                }
+                if k % 3:
+                    made = await client.completions.create(**options)
                     return made.choices[0].text
-                stream = await client.chat.completions.create(
-                    model="tiny", messages=HI, stream=True
-                )
-                return "".join([c.choices[0].delta.content or "" async for c in stream])
+                stream = await client.completions.create(**options, stream=True)
+                return "".join([chunk.choices[0].text async for chunk in stream])
 
             return await asyncio.gather(*map(one, range(12)))
 
-    assert asyncio.run(ask()) == [SAID] * 12
+    assert asyncio.run(ask()) == [alone[k % 2] for k in range(12)]
 
 
 def test_a_stop_string_never_leaks(client: OpenAI) -> None:
-    made = client.completions.create(
-        model="tiny", prompt="hi", max_tokens=99, stop=["Stop", "zzz"], stream=True, logprobs=1
+    stream = client.completions.create(
+        prompt="hi", max_tokens=99, stop=["Stop", "zzz"], stream=True, logprobs=1, **FORCED
     )
-    chunks = [chunk.choices[0] for chunk in made]
+    chunks = [chunk.choices[0] for chunk in stream]
     said = "".join(chunk.text for chunk in chunks)
-    assert said == "Grüße 👋 hi! "
+    assert said == "Grüße 👋 hi! " and chunks[-1].finish_reason == "stop"
     tokens = [token for c in chunks if c.logprobs for token in c.logprobs.tokens or ()]
-    assert len(tokens) == len(TEXT.encode(said, special=False))
+    raw = b"".join(
+        bytes.fromhex(token[6:].replace("\\x", ""))
+        if token.startswith("bytes:")
+        else token.encode()
+        for token in tokens
+    )
+    assert raw.decode() == said
 
 
 def test_likelihoods(client: OpenAI) -> None:
-    options: Any = {"logprobs": True, "top_logprobs": 2}
-    made = client.chat.completions.create(model="tiny", messages=HI, **options)
+    options: Any = {"logprobs": True, "top_logprobs": 2, "temperature": 0, **FORCED}
+    made = client.chat.completions.create(messages=HI, **options)
     assert made.choices[0].logprobs is not None
     entries = made.choices[0].logprobs.content or []
     assert b"".join(bytes(entry.bytes or ()) for entry in entries).decode() == SAID
-    assert all(entry.logprob == -0.5 and len(entry.top_logprobs) == 2 for entry in entries)
-    chunks = client.chat.completions.create(model="tiny", messages=HI, stream=True, **options)
+    for entry in entries:
+        first, second = (one.logprob for one in entry.top_logprobs)
+        assert 0 >= first >= second and entry.logprob <= first
+    chunks = client.chat.completions.create(messages=HI, stream=True, **options)
     told = [chunk.choices[0].logprobs for chunk in chunks]
     streamed = [entry for one in told if one is not None for entry in one.content or ()]
-    assert streamed == entries
-    text = client.completions.create(model="tiny", prompt="x", max_tokens=99, logprobs=1).choices[0]
+    assert [entry.token for entry in streamed] == [entry.token for entry in entries]
+    text = client.completions.create(prompt="x", max_tokens=99, logprobs=1, **FORCED).choices[0]
     assert text.logprobs is not None
     assert text.logprobs.text_offset == sorted(text.logprobs.text_offset or ())
     assert "bytes:\\xc3" in (text.logprobs.tokens or ())
 
 
 @pytest.mark.parametrize(
-    ("prompt", "texts"),
-    [("hi", 1), ([256, 256], 1), (["hi", "ho"], 2), ([[256], [104, 105]], 2)],
+    ("prompt", "texts", "first"),
+    [("hi", 1, "hi"), ([256, 256], 1, "hihi"), (["hi", "ho"], 2, "hi"), ([[256], [1, 2]], 2, "hi")],
 )
-def test_prompts_of_all_kinds(client: OpenAI, prompt: Any, texts: int) -> None:
+def test_prompts_of_all_kinds(client: OpenAI, prompt: Any, texts: int, first: str) -> None:
     made = client.completions.create(
-        model="tiny", prompt=prompt, max_tokens=99, echo=True, n=2, temperature=0
+        prompt=prompt, max_tokens=99, echo=True, n=2, temperature=0, **FORCED
     )
     assert [choice.index for choice in made.choices] == list(range(2 * texts))
-    assert made.choices[0].text == ("hihi" if prompt == [256, 256] else "hi") + SAID
+    assert made.choices[0].text == first + SAID
 
 
 def test_no_tokens_at_all(client: OpenAI) -> None:
@@ -285,6 +304,9 @@ def test_what_is_ignored_is_said(server: Server) -> None:
 # --- a server's life --------------------------------------------------------------------------
 
 
+LONG = {"prompt": "x", "max_tokens": 100, "ignore_eos": True}
+
+
 def wait_for(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + 10
     while not condition():
@@ -293,7 +315,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def open_stream(server: Server, kind: str = "stream") -> socket.socket:
-    body = json.dumps({"prompt": "x", "max_tokens": 250, "stream": kind == "stream"}).encode()
+    body = json.dumps(LONG | {"stream": kind == "stream"}).encode()
     host, port = server.address.removeprefix("http://").split(":")
     connection = socket.create_connection((host, int(port)))
     connection.sendall(
@@ -310,19 +332,20 @@ def read_all(connection: socket.socket) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["stream", "whole"])
-def test_who_leaves_frees_what_was_held(kind: str) -> None:
-    engine = Engine(TEXT, lambda request, choice: "long " * 50, 0.01)
-    with serving(engine) as server:
+def test_who_leaves_frees_what_was_held(own: Engine, kind: str) -> None:
+    slow(own, 0.01)
+    with serving(own) as server:
         connection = open_stream(server, kind)
-        wait_for(lambda: bool(engine.open and engine.open[0].tokens))
+        wait_for(lambda: own.stats.generated_tokens > 2)
         connection.close()
-        wait_for(lambda: not engine.open)
-        assert len(engine.cancelled) == 1 and server.worker.open == 0
+        wait_for(lambda: not own.busy)
+        assert own.stats.generated_tokens < 100 and server.worker.open == 0
+        assert own.pool.free == own.pool.pages
 
 
-def test_an_overfull_queue() -> None:
-    engine = Engine(TEXT, lambda request, choice: "long " * 50, 0.01)
-    with serving(engine, max_queue=1) as server:
+def test_an_overfull_queue(own: Engine) -> None:
+    slow(own, 0.01)
+    with serving(own, max_queue=1) as server:
         connections = [open_stream(server) for _ in range(5)]
         wait_for(lambda: server.worker.open == 5)
         made = post(server, "/v1/completions", {"prompt": "x"})
@@ -334,13 +357,17 @@ def test_an_overfull_queue() -> None:
         assert post(server, "/v1/completions", {"prompt": "x"}).status_code == 200
 
 
-def test_a_failed_engine() -> None:
-    engine = Engine(TEXT, lambda request, choice: "long " * 50, 0.01)
-    with serving(engine) as server:
+def test_a_failed_engine(own: Engine) -> None:
+    slow(own, 0.01)
+    with serving(own) as server:
         assert WEB.get(server.address + "/health").json() == {"status": "ok"}
         connection = open_stream(server)
-        wait_for(lambda: bool(engine.open and engine.open[0].tokens))
-        engine.broken = True
+        wait_for(lambda: own.stats.generated_tokens > 2)
+
+        def broken(*given: Any) -> Any:
+            raise RuntimeError("out of memory")
+
+        own.driver.run = broken  # type: ignore[method-assign]
         said = read_all(connection)
         assert b"data: " in said and b"[DONE]" not in said
         assert b'"error"' in said and b"out of memory" in said
@@ -351,19 +378,19 @@ def test_a_failed_engine() -> None:
             assert made.status_code == 503 and "out of memory" in made.json()["error"]["message"]
 
 
-def test_a_server_drains() -> None:
-    engine = Engine(TEXT, lambda request, choice: "long " * 20, 0.005)
-    with serving(engine) as server:
+def test_a_server_drains(own: Engine) -> None:
+    slow(own, 0.002)
+    with serving(own) as server:
         connection = open_stream(server)
-        wait_for(lambda: bool(engine.open))
+        wait_for(lambda: own.busy)
         server.shutdown()
         assert post(server, "/v1/completions", {"prompt": "x"}).status_code == 503
         assert WEB.get(server.address + "/health").status_code == 503
         assert b"[DONE]" in read_all(connection)
 
 
-def test_a_key() -> None:
-    with serving(Engine(TEXT, lambda request, choice: SAID), api_key="secret") as server:
+def test_a_key(own: Engine) -> None:
+    with serving(own, api_key="secret") as server:
         assert WEB.get(server.address + "/health").status_code == 200
         for key in ("wrong", "secre"):
             made = post(server, "/v1/completions", {}, authorization=f"Bearer {key}")
@@ -373,23 +400,23 @@ def test_a_key() -> None:
         assert made.status_code == 200
 
 
-def test_other_origins() -> None:
+def test_other_origins(own: Engine) -> None:
     asks = {"origin": "http://a.example", "access-control-request-method": "POST"}
-    with serving(Engine(TEXT, lambda r, c: SAID), cors=("http://a.example",)) as server:
+    with serving(own, cors=("http://a.example",)) as server:
         made = WEB.options(server.address + "/v1/completions", headers=asks)
         assert made.headers["access-control-allow-origin"] == "http://a.example"
-    with serving(Engine(TEXT, lambda r, c: SAID)) as server:
+    with serving(own) as server:
         made = WEB.options(server.address + "/v1/completions", headers=asks)
         assert "access-control-allow-origin" not in made.headers
 
 
-def test_time_is_limited() -> None:
-    engine = Engine(TEXT, lambda request, choice: "long " * 50, 0.01)
-    with serving(engine, limits=Limits(sending=0.2, seconds=0.2)) as server:
-        made = post(server, "/v1/completions", {"prompt": "x", "max_tokens": 200})
+def test_time_is_limited(own: Engine) -> None:
+    slow(own, 0.01)
+    with serving(own, limits=Limits(sending=0.2, seconds=0.2)) as server:
+        made = post(server, "/v1/completions", LONG)
         assert made.status_code == 504
         assert b"took more than" in read_all(open_stream(server))
-        wait_for(lambda: not engine.open)
+        wait_for(lambda: not own.busy)
         host, port = server.address.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port))) as slow:
             slow.sendall(
@@ -410,7 +437,7 @@ def test_counts(server: Server, client: OpenAI) -> None:
     assert counts["linnet_time_to_first_token_seconds_count"] >= 1
     assert counts["linnet_time_between_tokens_seconds_count"] >= 20
     assert counts["linnet_request_seconds_count"] >= 1
-    assert counts["linnet_cache_pages"] == 10
+    assert counts["linnet_cache_pages"] == 64
 
 
 def test_an_address_that_cannot_be_had(server: Server) -> None:

@@ -157,7 +157,7 @@ def _engine(args: argparse.Namespace, opened: Any) -> Engine:
 def _max_len(args: argparse.Namespace, most: int | str | None) -> int:
     """How many tokens a request may have."""
     context = most if isinstance(most, int) else None
-    wanted = args.max_seq
+    wanted: int | None = args.max_seq
     if wanted is None:
         return min(context or USUAL, USUAL)
     if wanted < 2 or (context is not None and wanted > context):

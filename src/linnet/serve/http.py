@@ -26,6 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from linnet.diagnostics import LinnetError
 from linnet.serve import page
+from linnet.serve.engine import Engine
 from linnet.serve.errors import ApiError
 from linnet.serve.metrics import Metrics
 from linnet.serve.objects import Model
@@ -35,7 +36,7 @@ from linnet.serve.request import Completion, Sampling
 from linnet.serve.schema import ChatBody, CompletionBody, header, parse, read
 from linnet.serve.stream import usage, whole_chats, whole_texts
 from linnet.serve.text import Text
-from linnet.serve.worker import Answers, Drives, News, Worker
+from linnet.serve.worker import Answers, News, Worker
 
 log = logging.getLogger("linnet.serve")
 DROPPED = 16
@@ -82,7 +83,7 @@ class Server:
 
     def __init__(
         self,
-        engine: Drives,
+        engine: Engine,
         text: Text,
         *,
         name: str,
@@ -93,7 +94,6 @@ class Server:
         max_queue: int = 256,
         limits: Limits | None = None,
         cors: tuple[str, ...] = (),
-        grammars: Any = None,
     ) -> None:
         self.socket = listening or bind(host, port)
         try:
@@ -103,7 +103,7 @@ class Server:
         self.name = name
         self.metrics = Metrics(engine)
         self.worker = Worker(engine, self.metrics, max_queue=max_queue)
-        self.preparer = Preparer.of(text, name, engine.max_len, grammars)
+        self.preparer = Preparer.of(text, name, engine.max_len)
         self.api = Api(self.worker, self.preparer, self.metrics, limits or Limits())
         app: ASGIApp = Front(self.api.routes(), self.metrics, api_key)
         if cors:
@@ -477,6 +477,7 @@ class Answering(Response):
         writers = self.plan.writers
         chunks = [chunk for writer in writers for chunk in writer.start()]
         async for batch in news:
+            _refuse_failed(batch, completions)
             for one in batch:
                 chunks += writers[one.choice].push(one, completions[one.choice])
         used = usage(self.plan.prompts, completions)
@@ -501,6 +502,7 @@ class Answering(Response):
 
         try:
             async for batch in news:
+                _refuse_failed(batch, completions)
                 events: list[bytes] = []
                 if not self.started:
                     await self._begin(send)
@@ -540,6 +542,16 @@ async def _left(receive: Receive) -> None:
     """Returns when the client has gone."""
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def _refuse_failed(batch: list[News], completions: list[Completion]) -> None:
+    """Raises ApiError where an answer ended since no token was left to choose."""
+    for one in batch:
+        completion = completions[one.choice]
+        if one.token is None and completion.reason == "error":
+            request = completion.request
+            bound = request.grammar is not None or request.logit_bias
+            raise ApiError(400 if bound else 500, completion.error or "", code="no_token_left")
 
 
 def _nothing(plan: Plan) -> tuple[list[Completion], AsyncIterator[list[News]]]:

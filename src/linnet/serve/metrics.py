@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from linnet.serve.request import Completion, Load, Stats
 
 if TYPE_CHECKING:
-    from linnet.serve.worker import Drives
+    from linnet.serve.engine import Engine
 
 TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 FIRST = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60, 120)
@@ -39,7 +39,7 @@ COUNTERS = {
 class Metrics:
     """Counts of one server; `load` is what its engine held after the last step."""
 
-    def __init__(self, engine: Drives) -> None:
+    def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.load: Load = engine.load
         self.registry = registry = CollectorRegistry()

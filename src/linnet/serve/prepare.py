@@ -9,6 +9,7 @@ from typing import Any
 
 from linnet.diagnostics import LinnetError
 from linnet.serve.errors import ApiError, refused
+from linnet.serve.grammar import Grammars
 from linnet.serve.pieces import Likelihoods, Pieces
 from linnet.serve.request import Grammar, Request, RequestError
 from linnet.serve.schema import Body, ChatBody, CompletionBody, NamedTool
@@ -38,25 +39,22 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Preparer:
-    """What bodies are turned into requests with: a model's text and limits.
-
-    `grammars` makes what an answer must look like (linnet.serve.grammar).
-    """
+    """What bodies are turned into requests with: a model's text and limits."""
 
     text: Text
     name: str
     max_len: int
     pieces: Pieces
-    grammars: Any
+    grammars: Grammars
     format: Format | None
     marks: Mapping[int, str] = field(default_factory=dict[int, str])
 
     @staticmethod
-    def of(text: Text, name: str, max_len: int, grammars: Any) -> Preparer:
+    def of(text: Text, name: str, max_len: int) -> Preparer:
         """All of it for a text."""
         found = format_of(text)
         marks = marks_of(text, found)
-        return Preparer(text, name, max_len, Pieces(text), grammars, found, marks)
+        return Preparer(text, name, max_len, Pieces(text), Grammars(text), found, marks)
 
     # ------------------------------------------------ texts
 
@@ -181,7 +179,7 @@ class Preparer:
             tools = [tool for tool in tools if tool["name"] == chosen]
         opening = self.text.encode(found.opening, special=False) if found.opening else []
         grammar = self._grammar(
-            lambda: self.grammars.json_schema(schema_of_calls(tools, found.key)), "tools"
+            "tools", self.grammars.json_schema, schema_of_calls(tools, found.key)
         )
         return ids + opening, grammar, found.forced
 
@@ -269,31 +267,27 @@ class Preparer:
 
     def _wanted(self, body: Body) -> Grammar | None:
         """The grammar that the body asks for, in one of its ways."""
-        match body.response_format:
-            case None:
-                pass
-            case given if given.type == "json_object":
-                return self._grammar(self.grammars.json_object, "response_format")
-            case given if given.json_schema is not None:
-                schema = given.json_schema.schema_
-                return self._grammar(lambda: self.grammars.json_schema(schema), "response_format")
-        if body.guided_json is not None:
-            stated = body.guided_json
-            given_schema = _json(stated) if isinstance(stated, str) else stated
-            return self._grammar(lambda: self.grammars.json_schema(given_schema), "guided_json")
-        if body.guided_regex is not None:
-            pattern = body.guided_regex
-            return self._grammar(lambda: self.grammars.regex(pattern), "guided_regex")
-        if body.guided_choice is not None:
-            choices = body.guided_choice
-            return self._grammar(lambda: self.grammars.choice(choices), "guided_choice")
+        form = body.response_format
+        if form is not None and form.type == "json_object":
+            return self._grammar("response_format", self.grammars.json_object)
+        if form is not None and form.json_schema is not None:
+            schema = form.json_schema.schema_
+            return self._grammar("response_format", self.grammars.json_schema, schema)
+        for name, make in (
+            ("guided_json", self.grammars.json_schema),
+            ("guided_regex", self.grammars.regex),
+            ("guided_choice", self.grammars.choice),
+        ):
+            stated = getattr(body, name)
+            if stated is not None:
+                return self._grammar(name, make, stated)
         return None
 
-    def _grammar(self, make: Callable[[], Grammar], field: str) -> Grammar:
+    def _grammar(self, name: str, make: Callable[..., Grammar], *stated: Any) -> Grammar:
         try:
-            return make()
+            return make(*stated, name)
         except LinnetError as error:
-            raise ApiError(400, f"{field}: {error}", field, "invalid_value") from None
+            raise ApiError(400, str(error), name, "invalid_value") from None
 
 
 def _constrained(body: Body) -> bool:
@@ -304,13 +298,6 @@ def _constrained(body: Body) -> bool:
 
 def _usage(body: Body) -> bool:
     return body.stream_options is not None and bool(body.stream_options.include_usage)
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        raise ApiError(400, "guided_json is a string, and no JSON", "guided_json") from None
 
 
 def _message(message: Any, developers: bool) -> dict[str, Any]:

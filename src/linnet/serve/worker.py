@@ -9,33 +9,17 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import monotonic
-from typing import Protocol
 
 from linnet.diagnostics import LinnetError
+from linnet.serve.engine import Engine
 from linnet.serve.errors import ApiError, refused
 from linnet.serve.metrics import Metrics
-from linnet.serve.request import Completion, Load, Request, RequestError, Stats
+from linnet.serve.request import Completion, Request, RequestError
 
 log = logging.getLogger("linnet.serve")
 
 # Fields of a Request that have other names in the API.
 NAMES = {"stop_ids": "stop_token_ids", "max_new_tokens": "max_tokens", "grammar": "response_format"}
-
-
-class Drives(Protocol):
-    """What is asked of an engine."""
-
-    slots: int
-    max_len: int
-    stats: Stats
-
-    @property
-    def load(self) -> Load: ...
-    @property
-    def busy(self) -> bool: ...
-    def submit(self, request: Request) -> Completion: ...
-    def step(self) -> list[Completion]: ...
-    def cancel(self, completion: Completion, reason: str = "cancelled") -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +74,7 @@ class Worker:
     raises has failed: `failure` says why, and whatever is asked from then on is refused.
     """
 
-    def __init__(self, engine: Drives, metrics: Metrics, *, max_queue: int = 256) -> None:
+    def __init__(self, engine: Engine, metrics: Metrics, *, max_queue: int = 256) -> None:
         self.engine = engine
         self.metrics = metrics
         self.max_queue = max_queue
