@@ -463,6 +463,10 @@ def paged_attention(
     Size: int,
 ) -> Tensor:
     """One query for each row over its pages, up to its own position, in f32."""
+    given = query[:, :, 0].transpose(0, 1), key, value, table, None, positions
+    mixed = _pages_in_c(*given, scale, window, sinks, Size)
+    if mixed is not None:
+        return mixed[:, :, None]
     table = _written(table, positions, Size)
     places = _places(table, Size, key.shape[2])
     keys = key[0][:, places].transpose(0, 1)
@@ -487,6 +491,10 @@ def paged_prefill_attention(
 
     Every row's pages are gathered once, side by side; a query sees those of its own row.
     """
+    own_pages = query[0], key, value, table, rows, positions
+    result = _pages_in_c(*own_pages, scale, window, sinks, Size)
+    if result is not None:
+        return result.transpose(0, 1)[None]
     table = _written(table, positions, Size)
     count, length = table.shape[0], table.shape[1] * Size
     places = _places(table, Size, key.shape[2]).flatten()
@@ -510,6 +518,29 @@ def paged_prefill_attention(
         enable_gqa=query.shape[1] != key.shape[1],
     )
     return mixed.to(query.dtype)
+
+
+def _pages_in_c(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    table: Tensor,
+    rows: Tensor | None,
+    positions: Tensor,
+    scale: float | Tensor,
+    window: Scalar | None,
+    sinks: Tensor | None,
+    size: int,
+) -> Tensor | None:
+    """What the C kernel gives for queries `[Heads, P, D]`, `[P, Heads, D]`, if it takes this."""
+    if not native.takes(query, key, value, *(() if sinks is None else (sinks,))):
+        return None
+    if not isinstance(scale, float) or not native_ops.attends_pages(query, key, table):
+        return None
+    if window is not None and (not isinstance(window, int) or window < 1):
+        return None
+    given = query, key[0], value[0], table, rows, positions
+    return native_ops.attend_pages(*given, scale, size, window, sinks)
 
 
 def _written(table: Tensor, positions: Tensor, size: int) -> Tensor:

@@ -321,6 +321,9 @@ def write_span_(cache: Tensor, value: Tensor, at: Tensor | int) -> None:
 
 def write_rows_(cache: Tensor, value: Tensor, at: Tensor) -> None:
     """`value[b]` at position `at[b]` of each row b."""
+    if _takes_tokens(cache, value):
+        native_ops.put_tokens_(cache, value[:, :, 0].transpose(0, 1), None, at)
+        return
     rows = torch.arange(cache.shape[0], device=cache.device)
     _put(cache, rows, at.long(), value[:, :, 0])
 
@@ -338,7 +341,15 @@ def write_slots_(cache: Tensor, value: Tensor, slots: Tensor, at: Tensor | int) 
 
 def write_tokens_(cache: Tensor, value: Tensor, rows: Tensor, at: Tensor) -> None:
     """Token p of `value` at (rows[p], at[p])."""
+    if _takes_tokens(cache, value):
+        native_ops.put_tokens_(cache, value[0], rows, at)
+        return
     _put(cache, rows.long(), at.long(), value[0].transpose(0, 1))
+
+
+def _takes_tokens(cache: Tensor, value: Tensor) -> bool:
+    """Whether the kernel that copies tokens one by one may."""
+    return cache.stride(3) == 1 and native.takes(cache, value)
 
 
 def _put(cache: Tensor, rows: Tensor, at: Tensor, value: Tensor) -> None:

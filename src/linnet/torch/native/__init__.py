@@ -35,7 +35,7 @@ __all__ = [
 KIND: dict[torch.dtype, int] = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 # The places in OPS of run.c.
 LINEAR, RMS_NORM, ROPE, SILU_GATED, ADD, ATTEND, ATTENDED, PUT_SPAN, ROWS = range(9)
-BLOCKS, BLOCK_ROWS, PROMPT, PACKED = range(9, 13)
+BLOCKS, BLOCK_ROWS, PROMPT, PACKED, PAGED, PAGED_WHOLE, PUT_TOKENS = range(9, 16)
 
 # Waking other threads takes as long as this much work.
 _ALONE = 1 << 16

@@ -1,10 +1,11 @@
 // Attention of few queries over a cache: only what they see is read, once for all heads that share
 // it. The keys are dealt out to the threads, and the parts are put together at the end (as in Dao et
 // al., Flash-Decoding, 2023).
+#include "attend.h"
+
 #include "ops.h"
 
-#define KEYS 32   // at a time
-#define HEADS 4   // queries at a time
+#define KEYS 32  // at a time
 
 typedef struct {
     const char *q, *k, *v;
@@ -30,36 +31,48 @@ INLINE float seen(const Attention *a, long b, long s, long *first, long *last) {
     return 0;
 }
 
-// `count` queries, the heads from h on, over keys first to last: the largest score, the sum of
-// exponentials and the values mixed by them, to each head's part.
-INLINE void part(const Attention *a, int kind, int count, long b, long h, long g, long s, long first,
-                 long last, float scale, float **out) {
-    long width = a->width;
+void places_of(const Keys *keys, long first, long count, long *out) {
+    if (!keys->pages) {
+        for (long j = 0; j < count; j++) out[j] = first + j;
+        return;
+    }
+    long page = first / keys->size, inside = first % keys->size;
+    for (long j = 0; j < count; j++) {
+        int32_t at = (uint32_t)keys->pages[page] * (uint32_t)keys->size + (uint32_t)inside;
+        out[j] = at < 0 ? 0 : at < keys->pool ? at : keys->pool - 1;
+        if (++inside == keys->size) inside = 0, page++;
+    }
+}
+
+INLINE void part(const Keys *a, int kind, int count, const char *queries, long q_head, float scale,
+                 long first, long last, float *out) {
+    long width = a->width, places[2][KEYS], n = last - first < KEYS ? last - first : KEYS;
     float q[HEADS][256] __attribute__((aligned(64))), mixed[HEADS][256] __attribute__((aligned(64)));
     float largest[HEADS], total[HEADS], scores[HEADS][KEYS] __attribute__((aligned(64)));
     for (int c = 0; c < count; c++) {
-        const char *own = a->q + b * a->q_row + (h + c) * a->q_head + s * a->q_at;
         for (long i = 0; i < width; i += VW) {
-            store(F32, q[c], i, load(kind, own, i) * scale);
+            store(F32, q[c], i, load(kind, queries + c * q_head, i) * scale);
             store(F32, mixed[c], i, (vf){0});
         }
         largest[c] = -INFINITY, total[c] = 0;
     }
-    const char *keys = a->k + b * a->k_row + g * a->k_head;
-    const char *values = a->v + b * a->v_row + g * a->v_head;
-    for (long j0 = first; j0 < last; j0 += KEYS) {
-        long n = last - j0 < KEYS ? last - j0 : KEYS;
+    if (n > 0) places_of(a, first, n, places[0]);
+    for (long j0 = first, block = 0; j0 < last; j0 += KEYS, block ^= 1) {
+        long *own = places[block], *next = places[!block];
+        long after = last - j0 - n < KEYS ? last - j0 - n : KEYS;
+        places_of(a, j0 + n, after, next);
         for (long j = 0; j < n; j++) {
-            const char *key = keys + (j0 + j) * a->k_at, *value = values + (j0 + j) * a->v_at;
+            const char *key = a->k + own[j] * a->k_at, *value = a->v + own[j] * a->v_at;
+            const char *later = a->k + (j < after ? next[j] : own[j]) * a->k_at;
             // Of memory the next block's keys and this one's values are asked for meanwhile.
             for (long i = 0; i < width * size_of(kind); i += 64) {
-                __builtin_prefetch(key + KEYS * a->k_at + i);
+                __builtin_prefetch(later + i);
                 __builtin_prefetch(value + i);
             }
             vf sums[HEADS] = {0};
             for (long i = 0; i < width; i += VW) {
-                vf own = load(kind, key, i);
-                for (int c = 0; c < count; c++) sums[c] += own * load(F32, q[c], i);
+                vf own_key = load(kind, key, i);
+                for (int c = 0; c < count; c++) sums[c] += own_key * load(F32, q[c], i);
             }
             for (int c = 0; c < count; c++) scores[c][j] = sum_of(sums[c]);
         }
@@ -92,7 +105,7 @@ INLINE void part(const Attention *a, int kind, int count, long b, long h, long g
                 right[c] = two ? load(F32, mixed[c], i + VW) : (vf){0};
             }
             for (long j = 0; j < n; j++) {
-                const char *value = values + (j0 + j) * a->v_at;
+                const char *value = a->v + own[j] * a->v_at;
                 vf low = load(kind, value, i), high = two ? load(kind, value, i + VW) : (vf){0};
                 for (int c = 0; c < count; c++) {
                     left[c] += low * scores[c][j];
@@ -104,26 +117,48 @@ INLINE void part(const Attention *a, int kind, int count, long b, long h, long g
                 if (two) store(F32, mixed[c], i + VW, right[c]);
             }
         }
+        n = after;
     }
-    for (int c = 0; c < count; c++) {
-        out[c][0] = largest[c], out[c][1] = total[c];
-        memcpy(out[c] + 2, mixed[c], 4 * width);
+    for (int c = 0; c < count; c++, out += width + 2) {
+        out[0] = largest[c], out[1] = total[c];
+        memcpy(out + 2, mixed[c], 4 * width);
     }
 }
 
-static void parts(const Attention *a, int count, long b, long h, long g, long s, long first, long last,
-                  float scale, float **out) {
+void attend_part(const Keys *keys, int count, const char *q, long q_head, float scale, long first,
+                 long last, float *out) {
 #define COUNTED(KIND) \
     switch (count) { \
-        case 1: part(a, KIND, 1, b, h, g, s, first, last, scale, out); break; \
-        case 2: part(a, KIND, 2, b, h, g, s, first, last, scale, out); break; \
-        case 3: part(a, KIND, 3, b, h, g, s, first, last, scale, out); break; \
-        default: part(a, KIND, 4, b, h, g, s, first, last, scale, out); \
+        case 1: part(keys, KIND, 1, q, q_head, scale, first, last, out); break; \
+        case 2: part(keys, KIND, 2, q, q_head, scale, first, last, out); break; \
+        case 3: part(keys, KIND, 3, q, q_head, scale, first, last, out); break; \
+        default: part(keys, KIND, 4, q, q_head, scale, first, last, out); \
     }
-    switch (a->kind) {
+    switch (keys->kind) {
         case F32: COUNTED(F32) break;
         case BF16: COUNTED(BF16) break;
         default: COUNTED(F16)
+    }
+}
+
+void attend_whole(int kind, const float *const *parts, long count, float sink, long width,
+                  char *out) {
+    float top = sink, total = 0, weights[MOST_PARTS];
+    for (long c = 0; c < count; c++) top = parts[c][0] > top ? parts[c][0] : top;
+    if (sink > -INFINITY) total = expf(sink - top);
+    for (long c = 0; c < count; c++) {
+        weights[c] = parts[c][0] > -INFINITY ? expf(parts[c][0] - top) : 0;
+        total += weights[c] * parts[c][1];
+    }
+    for (long i = 0; i < width; i += VW) {
+        vf mixed = {0};
+        for (long c = 0; c < count; c++) mixed += load(F32, parts[c] + 2, i) * weights[c];
+        mixed = mixed / total;
+        switch (kind) {
+            case F32: store(F32, out, i, mixed); break;
+            case BF16: store(BF16, out, i, mixed); break;
+            default: store(F16, out, i, mixed);
+        }
     }
 }
 
@@ -150,13 +185,19 @@ void op_attend(const int64_t *args, int t, int threads) {
         float scale = seen(&a, b, s, &first, &last);
         long start = first + (last - first) * chunk / a.chunks;
         long end = first + (last - first) * (chunk + 1) / a.chunks;
+        Keys keys = {
+            .k = a.k + b * a.k_row + g * a.k_head, .v = a.v + b * a.v_row + g * a.v_head,
+            .k_at = a.k_at, .v_at = a.v_at, .width = a.width, .kind = a.kind,
+        };
         for (long h = g * shared; h < (g + 1) * shared; h += HEADS) {
             int count = (g + 1) * shared - h < HEADS ? (g + 1) * shared - h : HEADS;
-            float *out[HEADS];
+            float found[HEADS * 258];
+            const char *q = a.q + b * a.q_row + h * a.q_head + s * a.q_at;
+            attend_part(&keys, count, q, a.q_head, scale, start, end, found);
             for (int c = 0; c < count; c++)
-                out[c] = a.parts + (((b * a.heads + h + c) * a.queries + s) * a.chunks + chunk) *
-                                       (a.width + 2);
-            parts(&a, count, b, h, g, s, start, end, scale, out);
+                memcpy(a.parts + (((b * a.heads + h + c) * a.queries + s) * a.chunks + chunk) *
+                                     (a.width + 2),
+                       found + c * (a.width + 2), 4 * (a.width + 2));
         }
     }
 }
@@ -168,25 +209,10 @@ void op_attended(const int64_t *args, int t, int threads) {
     share(a.rows * a.heads * a.queries, 1, t, threads, &from, &to);
     for (long item = from; item < to; item++) {
         long s = item % a.queries, h = item / a.queries % a.heads, b = item / a.queries / a.heads;
-        const float *chunks = a.parts + item * a.chunks * step;
-        float sink = a.sinks ? get(a.kind, a.sinks, h) : -INFINITY, top = sink;
-        for (long c = 0; c < a.chunks; c++) top = chunks[c * step] > top ? chunks[c * step] : top;
-        float total = a.sinks ? expf(sink - top) : 0, weights[64];
-        for (long c = 0; c < a.chunks; c++) {
-            weights[c] = chunks[c * step] > -INFINITY ? expf(chunks[c * step] - top) : 0;
-            total += weights[c] * chunks[c * step + 1];
-        }
         char *out = a.out + ((b * a.queries + s) * a.heads + h) * a.width * size_of(a.kind);
-        for (long i = 0; i < a.width; i += VW) {
-            vf mixed = {0};
-            for (long c = 0; c < a.chunks; c++)
-                mixed += load(F32, chunks + c * step + 2, i) * weights[c];
-            mixed = mixed / total;
-            switch (a.kind) {
-                case F32: store(F32, out, i, mixed); break;
-                case BF16: store(BF16, out, i, mixed); break;
-                default: store(F16, out, i, mixed);
-            }
-        }
+        float sink = a.sinks ? get(a.kind, a.sinks, h) : -INFINITY;
+        const float *chunks[MOST_PARTS];
+        for (long c = 0; c < a.chunks; c++) chunks[c] = a.parts + (item * a.chunks + c) * step;
+        attend_whole(a.kind, chunks, a.chunks, sink, a.width, out);
     }
 }

@@ -10,6 +10,8 @@ from linnet.torch.native import KIND, bits, run
 
 # More keys than this for each thread's part are worth a part of their own.
 _PART = 64
+# Threads that may share one query, as in attend.h.
+_PARTS = 256
 
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:
@@ -223,6 +225,35 @@ def put_span_(cache: Tensor, value: Tensor, at: Tensor | int) -> None:
     )
 
 
+def put_tokens_(cache: Tensor, value: Tensor, rows: Tensor | None, at: Tensor) -> None:
+    """Token p of `[H, P, D]` into a cache `[B, H, S, D]` at (rows[p], at[p]), both i32.
+
+    Without `rows` at (p, at[p]). What lies outside is not; of those at one place the last is.
+    """
+    if value.stride(2) != 1:
+        value = value.contiguous()
+    at = at.int().contiguous()
+    rows = None if rows is None else rows.int().contiguous()
+    heads, count, width = value.shape
+    size = cache.dtype.itemsize
+    run(
+        value.numel(),
+        native.PUT_TOKENS,
+        cache.data_ptr(),
+        *(step * size for step in cache.stride()[:3]),
+        cache.shape[0],
+        cache.shape[2],
+        width * size,
+        value.data_ptr(),
+        value.stride(1) * size,
+        value.stride(0) * size,
+        heads,
+        count,
+        0 if rows is None else rows.data_ptr(),
+        at.data_ptr(),
+    )
+
+
 def rows_of(table: Tensor, ids: Tensor) -> Tensor:
     """Rows `ids` (i32) of the table `[N, H]`; an id outside it reads the nearest."""
     table, ids = table.contiguous(), ids.contiguous()
@@ -265,6 +296,72 @@ def attend_prompt(
         bits(scale),
     )
     return out.transpose(1, 2)
+
+
+def attends_pages(query: Tensor, key: Tensor, table: Tensor) -> bool:
+    """Whether `attend_pages` can take queries `[Heads, P, D]` and a pool of these shapes."""
+    width = query.shape[2]
+    fits = width % 16 == 0 and 0 < width <= 256 and key.shape[2] > 0
+    return fits and query.numel() > 0 and table.numel() > 0
+
+
+def attend_pages(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    table: Tensor,
+    rows: Tensor | None,
+    positions: Tensor,
+    scale: float,
+    size: int,
+    window: int | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """Queries `[Heads, P, D]` over a pool `[KvHeads, N, D]`, f32 rounded once: `[P, Heads, D]`.
+
+    Query p is at `positions[p]` of row `rows[p]` (p where there are none) of `table`, whose pages
+    have `size` positions each, and sees the keys up to its own, with a window that many of them;
+    one that sees none gets the mean of all values of its row.
+    """
+    query, key, value = (x if x.stride(2) == 1 else x.contiguous() for x in (query, key, value))
+    table, positions = table.int().contiguous(), positions.int().contiguous()
+    rows = None if rows is None else rows.int().contiguous()
+    sinks = None if sinks is None else sinks.contiguous()
+    heads, count, width = query.shape
+    groups, places, _ = key.shape
+    item = query.dtype.itemsize
+    room = min(torch.get_num_threads(), _PARTS)
+    out = query.new_empty((count, heads, width))
+    parts = query.new_empty(16 + 2 * room * heads // groups * (width + 2), dtype=torch.float32)
+    arguments = (
+        query.data_ptr(),
+        key.data_ptr(),
+        value.data_ptr(),
+        query.stride(1) * item,
+        query.stride(0) * item,
+        *(step * item for x in (key, value) for step in x.stride()[:2]),
+        out.data_ptr(),
+        KIND[query.dtype],
+        count,
+        heads,
+        groups,
+        places,
+        width,
+        table.data_ptr(),
+        *table.shape,
+        size,
+        0 if rows is None else rows.data_ptr(),
+        positions.data_ptr(),
+        window or 0,
+        0 if sinks is None else sinks.data_ptr(),
+        bits(scale),
+        parts.data_ptr(),
+        room,
+    )
+    # How far each query sees is not read here: as far as a few pages reach.
+    run(2 * count * heads * min(table.shape[1] * size, 256) * width, native.PAGED, *arguments)
+    run(parts.numel(), native.PAGED_WHOLE, *arguments)
+    return out
 
 
 FP8, INT4_GROUPS, MXFP4 = range(3)  # as in packed.c

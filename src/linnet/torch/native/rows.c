@@ -150,6 +150,22 @@ void op_put_span(const int64_t *a, int t, int threads) {
     }
 }
 
+// cache with its strides in bytes for rows, heads and positions, rows, positions, bytes of a position;
+// value with its strides in bytes for tokens and heads; heads, tokens; each token's row (i32; none:
+// its own number) and position (i32). What lies outside is dropped, and the last of a place stays.
+void op_put_tokens(const int64_t *a, int t, int threads) {
+    long rows = a[4], positions = a[5], bytes = a[6], from, to;
+    const int32_t *row = (const int32_t *)a[12], *at = (const int32_t *)a[13];
+    share(a[10], 1, t, threads, &from, &to);
+    for (long h = from; h < to; h++)
+        for (long p = 0; p < a[11]; p++) {
+            long b = row ? row[p] : p;
+            if (b < 0 || b >= rows || at[p] < 0 || at[p] >= positions) continue;
+            memcpy((char *)a[0] + b * a[1] + h * a[2] + at[p] * a[3],
+                   (const char *)a[7] + p * a[8] + h * a[9], bytes);
+        }
+}
+
 // ids (i32), out, table, how many ids, rows of the table, bytes of a row. The nearest row where an
 // id lies outside.
 void op_rows(const int64_t *a, int t, int threads) {
