@@ -59,8 +59,8 @@ def test_steps_of_a_decoder(pair: tuple[lt.LinnetModule, lt.LinnetModule]) -> No
         want = plain.run_entry("decode_rows", step, compile=False)
         got = captured.run_entry("decode_rows", step, compile="reduce-overhead")
         assert torch.equal(got, want)
-    # Both kinds of step are recorded; a prompt decides by what it reads and is not.
-    assert replays(captured) == 2
+    # Both kinds of step are recorded and the few tokens; a prompt decides by what it reads.
+    assert replays(captured) == 3
     for name in plain.state_paths:
         assert torch.equal(plain.get_buffer_at(name), captured.get_buffer_at(name))
     later = [tokens(2, 1), 31], {"Steps": 4}
@@ -173,11 +173,52 @@ def test_what_hangs_on_numbers_is_not_recorded(monkeypatch: pytest.MonkeyPatch) 
     ):
         results, again = native.replayed(run)
         assert again is None
-    monkeypatch.setattr(tape, "LARGEST", 100)
+    monkeypatch.setattr(tape, "LARGEST", 5000)
     results, again = native.replayed(lambda: x * 2)
     assert again is not None
-    results, again = native.replayed(lambda: torch.zeros(30) + 1)
-    assert again is None and torch.equal(results, torch.ones(30))
+    for large in (lambda: x.expand(900, 5) + x, lambda: torch.zeros(3000)[:3] + 1):
+        space = native.Space()
+        results, again = native.replayed(large, space)
+        assert again is None and torch.equal(results, large()) and not space.bytes
+
+
+def test_recordings_share_what_their_runs_leave() -> None:
+    x, weight, space = torch.randn(1, 256), torch.randn(256, 256) / 16, native.Space()
+
+    def deep(turns: int) -> Tensor:
+        y = x
+        for i in range(turns):
+            y = ops.linear(y, weight) + y.sin().cos()[:, torch.tensor([i, 0])].sum()
+        return y
+
+    first, again_first = native.replayed(lambda: deep(2), space)
+    before = space.bytes
+    second, again_second = native.replayed(lambda: deep(30), space)
+    assert again_first is not None and again_second is not None
+    assert space.bytes <= before + 64 * 1024
+    for _ in range(2):
+        x.copy_(torch.randn(1, 256))
+        for turns, found, again in ((2, first, again_first), (30, second, again_second)):
+            again()
+            assert torch.equal(found, deep(turns))
+
+
+def test_what_depends_on_nothing_is_made_once() -> None:
+    x = torch.randn(4)
+
+    def run() -> tuple[Tensor, Tensor]:
+        total = torch.zeros(4)
+        total.view(2, 2).add_(1.0)
+        return x * torch.arange(4) + torch.full((4,), 2.0), total + x
+
+    _, tape_of = tape.record(run, native._sum_record, native.Space())
+    # The arange and the full are not: zeros, the sum into them, a product and two sums.
+    assert len(tape_of.steps) == 5
+    again = native.replayed(run)
+    assert again[1] is not None
+    x.add_(1.0)
+    again[1]()
+    assert all(map(torch.equal, again[0], run()))
 
 
 @pytest.mark.slow

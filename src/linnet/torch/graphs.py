@@ -82,14 +82,17 @@ class CudaCapture:
 
 
 class CpuCapture:
-    """Runs of C kernels, recorded with the ops of PyTorch between them."""
+    """Runs of C kernels, recorded with the ops of PyTorch between them, which share memory."""
+
+    def __init__(self) -> None:
+        self.space = native.Space()
 
     def first(self, run: Run) -> Any:
         return run()
 
     def record(self, run: Run) -> Recording:
         # What is not recorded runs as well as ever, so no reason is told.
-        return Recording(*native.replayed(run))
+        return Recording(*native.replayed(run, self.space))
 
 
 def _cpu_capture() -> Capture | None:

@@ -66,7 +66,7 @@ class once:
         if key in self._known:
             return self._known[key]
         # A tensor made in inference mode could not be used where gradients are wanted.
-        with torch.inference_mode(False), torch.no_grad():
+        with native.unrecorded(), torch.inference_mode(False), torch.no_grad():
             value = self.function(*key[1:])
         self._known[key] = value
         if len(self._known) > self.KEPT:

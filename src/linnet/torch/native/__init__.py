@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
-from typing import Any
+from itertools import groupby
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from linnet.torch.native.build import library
-from linnet.torch.native.tape import LOCAL, keep, reads, record
+from linnet.torch.native.space import Space
+from linnet.torch.native.tape import LOCAL, Kernel, keep, reads, record, unrecorded
 
 __all__ = [
     "KIND",
+    "Space",
     "available",
     "bits",
     "has_matrix_units",
@@ -30,6 +33,7 @@ __all__ = [
     "replayed",
     "run",
     "takes",
+    "unrecorded",
 ]
 
 KIND: dict[torch.dtype, int] = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
@@ -95,7 +99,7 @@ def run(work: int, op: int, *arguments: int) -> None:
     entry(record, len(arguments) + 2, little)
     tape = LOCAL.tape
     if tape is not None and tape.whole:
-        tape.add(record, little)
+        tape.add((record, little))
 
 
 def _record(work: int, op: int, arguments: Sequence[int]) -> tuple[bytes, bool]:
@@ -109,25 +113,28 @@ def _sum_record(x: Tensor, y: Tensor, out: Tensor) -> tuple[bytes, bool]:
     return _record(x.numel(), ADD, arguments)
 
 
-def replayed(run: Callable[[], Any]) -> tuple[Any, Callable[[], None] | None]:
+def replayed(
+    run: Callable[[], Any], space: Space | None = None
+) -> tuple[Any, Callable[[], None] | None]:
     """The results of the run, which took place once, and what lets it take place again into them.
 
-    None where it cannot be recorded: it reads numbers to decide by, or leaves much behind.
+    None where it cannot be recorded: it reads numbers to decide by, or leaves much behind. What it
+    leaves lies in `space`, which whatever runs in between may use.
     """
-    results, tape = record(run, _sum_record)
+    results, tape = record(run, _sum_record, space or Space())
     if not tape.whole:
         return results, None
     entry: Any = _entry()
     steps: list[Callable[[], Any]] = []
-    for part in tape.parts:
-        if isinstance(part, list):
-            records = b"".join(record for record, _ in part)
-            alone = all(little for _, little in part)
-            steps.append(partial(entry, records, len(records) // 8, alone))
-        else:
-            steps.append(part)
+    for kernels, part in groupby(tape.steps, lambda step: isinstance(step, tuple)):
+        if not kernels:
+            steps += cast(Iterable[Callable[[], Any]], part)
+            continue
+        records, little = zip(*cast(Iterable[Kernel], part), strict=True)
+        together = b"".join(records)
+        steps.append(partial(entry, together, len(together) // 8, all(little)))
 
-    def replay(_held: object = tape.held) -> None:
+    def replay(_held: object = (tape.held, tape.space)) -> None:
         """What kernels write into lives as long as this."""
         for step in steps:
             step()
@@ -144,7 +151,7 @@ def run_several(work: int, op: int, calls: Sequence[Sequence[int]]) -> None:
     tape = LOCAL.tape
     if tape is not None and tape.whole:
         for record, little in records:
-            tape.add(record, little)
+            tape.add((record, little))
 
 
 @cache
