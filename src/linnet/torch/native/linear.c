@@ -12,6 +12,9 @@
 #ifndef COLUMNS
 #define COLUMNS 512
 #endif
+#ifndef SOME_ROWS
+#define SOME_ROWS 64
+#endif
 
 // ---------------------------------------------------------------- few rows: read w once
 
@@ -250,6 +253,100 @@ void many_rows(int x_kind, const char *x, long ldx, long m, Unpack *unpack, cons
     }
 }
 
+// ---------------------------------------------------------------- some rows: panels of x instead
+
+// A weight that few rows meet is not worth being laid in panels: x is, and rows of w are read as they
+// lie, each number once for all of a panel.
+#define STRIP 48     // rows of w whose sums are kept, whole tiles
+#define STRETCH 768  // columns at a time
+
+// `rows` rows of w, `ldw` apart, times a panel of x of which `parts` vectors are there: [rows, PANEL].
+INLINE void strip(int rows, int parts, const float *w, long ldw, const float *panel, long depth, float *c,
+                  long ldc, int first) {
+    vf sums[TILE][2];
+    for (int r = 0; r < rows; r++)
+        for (int p = 0; p < parts; p++) sums[r][p] = first ? splat(0) : load(F32, c + r * ldc, p * VW);
+#pragma GCC unroll 4
+    for (long k = 0; k < depth; k++) {
+        vf part[2];
+        for (int p = 0; p < parts; p++) part[p] = *(const vf *)(panel + k * PANEL + p * VW);
+        for (int r = 0; r < rows; r++)
+            for (int p = 0; p < parts; p++) sums[r][p] += splat(w[r * ldw + k]) * part[p];
+    }
+    for (int r = 0; r < rows; r++)
+        for (int p = 0; p < parts; p++) store(F32, c + r * ldc, p * VW, sums[r][p]);
+}
+
+static void strips(int rows, int parts, const float *w, long ldw, const float *panel, long depth, float *c,
+                   long ldc, int first) {
+#define STRIPS(R) \
+    case R: \
+        if (parts == 1) strip(R, 1, w, ldw, panel, depth, c, ldc, first); \
+        else strip(R, 2, w, ldw, panel, depth, c, ldc, first); \
+        break;
+    switch (rows) { STRIPS(1) STRIPS(2) STRIPS(3) STRIPS(4) STRIPS(5) STRIPS(6) }
+}
+
+// Sums [count, m], a row for each row of w, into the columns of out.
+INLINE void turn_out(int kind, const float *sums, long lds, long count, long m, void *out, long n, long ldo) {
+    for (long r = 0; r < m; r += 8)
+        for (long i = 0; i < count; i += 8) {
+            float own[64];
+            int whole = r + 8 <= m && i + 8 <= count;
+            if (whole && kind == F32) {
+                turn(sums + i * lds + r, lds, (float *)out + r * ldo + n + i, ldo);
+                continue;
+            }
+            turn(sums + i * lds + r, lds, own, 8);
+            for (int a = 0; a < 8 && r + a < m; a++) {
+                if (whole && VW <= 8)
+                    for (int b = 0; b < 8; b += VW)
+                        store(kind, out, (r + a) * ldo + n + i + b, load(F32, own + 8 * a, b));
+                else
+                    for (int b = 0; b < 8 && i + b < count; b++)
+                        put(kind, out, (r + a) * ldo + n + i + b, own[8 * a + b]);
+            }
+        }
+}
+
+void some_rows(int x_kind, const char *x, long ldx, long m, Unpack *unpack, const Weight *w, long k,
+               long from, long to, int out_kind, void *out, long ldo) {
+    long count = (m + PANEL - 1) / PANEL, lds = count * PANEL;
+    long pieces = (k + STRETCH - 1) / STRETCH, deep = ((k + pieces - 1) / pieces + 31) / 32 * 32;
+    float *panels = scratch(&kept, &held, 4 * (count * PANEL * (k + 8) + PANEL * (k + 8) + TILE * (deep + 8) +
+                                               (STRIP + 8) * lds + 64));
+    float *rows = panels + count * PANEL * (k + 8), *wide = rows + PANEL * (k + 8);
+    float *sums = wide + TILE * (deep + 8);
+    Weight rows_of_x = {.w = x, .ldw = ldx};
+    for (long p = 0; p < count; p++) {
+        for (long r = 0; r < PANEL; r++) {
+            if (p * PANEL + r < m) UNPACK[x_kind](&rows_of_x, p * PANEL + r, 0, k, rows + r * (k + 8));
+            else memset(rows + r * (k + 8), 0, 4 * k);
+        }
+        pack_panel(rows, k + 8, k, panels + p * PANEL * k);
+    }
+    int dense = unpack == unpack_f32;
+    for (long n0 = from; n0 < to; n0 += STRIP) {
+        long n1 = n0 + STRIP < to ? n0 + STRIP : to;
+        for (long n = n0; n < n1; n += TILE) {
+            int some = n1 - n < TILE ? n1 - n : TILE;
+            for (long k0 = 0; k0 < k; k0 += deep) {
+                long k1 = k0 + deep < k ? k0 + deep : k, ldw = dense ? w->ldw / 4 : deep + 8;
+                const float *own = dense ? (const float *)(w->w + n * w->ldw) + k0 : wide;
+                for (int i = 0; i < some && !dense; i++) unpack(w, n + i, k0, k1, wide + i * ldw);
+                for (long p = 0; p < count; p++)
+                    strips(some, m - p * PANEL > VW ? 2 : 1, own, ldw, panels + (p * k + k0) * PANEL, k1 - k0,
+                           sums + (n - n0) * lds + p * PANEL, lds, k0 == 0);
+            }
+        }
+        switch (out_kind) {
+            case F32: turn_out(F32, sums, lds, n1 - n0, m, out, n0, ldo); break;
+            case BF16: turn_out(BF16, sums, lds, n1 - n0, m, out, n0, ldo); break;
+            default: turn_out(F16, sums, lds, n1 - n0, m, out, n0, ldo);
+        }
+    }
+}
+
 // ---------------------------------------------------------------- the op
 
 static __thread void *kept_x;
@@ -295,7 +392,9 @@ void op_linear(const int64_t *a, int t, int threads) {
     if (from >= to) return;
     if (m > FEW_ROWS && k > 0) {
         Weight weight = {.w = w, .ldw = ldw};
-        many_rows(kind, x, ldx, m, UNPACK[w_kind], &weight, k, from, to, kind, out, ldo);
+        if (m <= SOME_ROWS)
+            some_rows(kind, x, ldx, m, UNPACK[w_kind], &weight, k, from, to, kind, out, ldo);
+        else many_rows(kind, x, ldx, m, UNPACK[w_kind], &weight, k, from, to, kind, out, ldo);
         return;
     }
     long ld;

@@ -33,6 +33,10 @@ typedef void Unpack(const Weight *w, long n, long k0, long k1, float *out);
 void many_rows(int x_kind, const char *x, long ldx, long m, Unpack *unpack, const Weight *w, long k,
                long from, long to, int out_kind, void *out, long ldo);
 
+// The same for a number of rows that is not worth panels of w.
+void some_rows(int x_kind, const char *x, long ldx, long m, Unpack *unpack, const Weight *w, long k,
+               long from, long to, int out_kind, void *out, long ldo);
+
 // One row of f32 times m rows of x.
 void dot_rows(const float *x, long ldx, long m, const float *w, long k, float *out);
 
