@@ -307,6 +307,11 @@ def _bits(allowed: Sequence[int], vocab: int) -> Array:
     return bits.astype(np.bool_)
 
 
+def _why(error: LinnetError) -> str:
+    """The reason of one row's failure, or what its grammar says."""
+    return error.reasons[0] if isinstance(error, DrawError) else str(error)
+
+
 def _reason(best: float) -> str:
     what = {math.inf: "a logit is infinite", -math.inf: "no token may come next"}
     return f"{what.get(best, 'a logit is not a number')}, so that none can be drawn"
@@ -329,7 +334,7 @@ def draw(logits: Any, draws: Sequence[Draw]) -> list[Drawn]:
 
 
 def draw_torch(
-    logits: torch.Tensor,
+    logits: Any,
     sampling: Sampling,
     position: int,
     prompt: Sequence[int] = (),
@@ -340,16 +345,7 @@ def draw_torch(
     return draw(logits[None], [Draw(sampling, position, prompt, answer, matcher)])[0].token
 
 
-def draw_jax(
-    logits: Any,
-    sampling: Sampling,
-    position: int,
-    prompt: Sequence[int] = (),
-    answer: Sequence[int] = (),
-    matcher: Matcher | None = None,
-) -> int:
-    """The next token from logits [Vocab] of jax, as `draw_numpy` draws it."""
-    return draw(logits[None], [Draw(sampling, position, prompt, answer, matcher)])[0].token
+draw_jax = draw_torch
 
 
 def _plain(one: Draw) -> bool:
@@ -371,10 +367,8 @@ def _on_host(logits: Array, draws: Sequence[Draw]) -> list[Drawn]:
                 tokens[row] = draw_numpy(
                     logits[row], one.sampling, one.position, one.prompt, one.answer, allowed
                 )
-            except DrawError as error:
-                bad[row] = error.reasons[0]
-            except LinnetError as error:  # the grammar's
-                bad[row] = str(error)
+            except LinnetError as error:
+                bad[row] = _why(error)
         elif not math.isfinite(bests[row]):
             bad[row] = _reason(bests[row])
     if bad:
@@ -403,39 +397,18 @@ def _on_device(logits: torch.Tensor, draws: Sequence[Draw]) -> list[Drawn]:
     import torch
 
     with torch.inference_mode():
-        return _all_logprobs(logits, draws, _tokens(logits, draws))
-
-
-def _tokens(logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
-    """The tokens of all rows; each kind of row is computed at once."""
-    plain = [row for row, one in enumerate(draws) if _plain(one)]
-    rest = [row for row, one in enumerate(draws) if not _plain(one)]
-    tokens = [0] * len(draws)
-    bests = [0.0] * len(draws)
-    work = None
-    if plain:
-        for row, token, best in zip(plain, *_best(_rows(logits, plain))):
-            tokens[row], bests[row] = token, best
-    if rest:
-        work = _changed(logits, rest, draws)
-        for row, token, best in zip(rest, *_best(work)):
-            tokens[row], bests[row] = token, best
-    bad = {row: _reason(best) for row, best in enumerate(bests) if not math.isfinite(best)}
-    if bad:
-        raise DrawError(bad)
-    sampled = [k for k, row in enumerate(rest) if draws[row].sampling.temperature > 0]
-    if work is not None and sampled:
-        _sample(work, rest, sampled, draws, bests, tokens)
-    return tokens
-
-
-def _rows(logits: torch.Tensor, rows: list[int]) -> torch.Tensor:
-    """Some rows; a copy only where they are not all of them."""
-    import torch
-
-    if len(rows) == len(logits):
-        return logits
-    return logits.index_select(0, torch.tensor(rows, device=logits.device))
+        tokens, bests = _best(logits)
+        rest = [row for row, one in enumerate(draws) if not _plain(one)]
+        if rest:
+            work = _changed(logits, rest, draws)
+            for row, token, best in zip(rest, *_best(work)):
+                tokens[row], bests[row] = token, best
+        bad = {row: _reason(best) for row, best in enumerate(bests) if not math.isfinite(best)}
+        if bad:
+            raise DrawError(bad)
+        if rest:
+            _sample(work, rest, draws, bests, tokens)
+        return _all_logprobs(logits, draws, tokens)
 
 
 def _best(logits: torch.Tensor) -> tuple[list[int], list[float]]:
@@ -448,41 +421,25 @@ def _changed(logits: torch.Tensor, rows: list[int], draws: Sequence[Draw]) -> to
     """The rows in f32 with penalties, bias and grammars applied: a copy."""
     import torch
 
-    vocab = logits.shape[1]
     work = logits[torch.tensor(rows, device=logits.device)].float()
-    changes: list[tuple[int, tuple[Array, Array, Array]]] = []
-    masks: list[tuple[int, Array]] = []
-    for k, one in enumerate(draws[row] for row in rows):
+    for one, own, row in zip((draws[row] for row in rows), work, rows):
         try:
             if one.sampling.changes_logits:
-                changes.append((k, _changes(one.sampling, one.prompt, one.answer, vocab)))
+                changes = _changes(one.sampling, one.prompt, one.answer, len(own))
+                ids, factors, shifts = (torch.from_numpy(part).to(own.device) for part in changes)
+                old = own[ids]
+                own[ids] = torch.where(old > 0, old / factors, old * factors) + shifts
             if one.matcher is not None:
-                masks.append((k, _bits(one.matcher.allowed(), vocab)))
-        except DrawError as error:
-            raise DrawError({rows[k]: error.reasons[0]}) from error
-        except LinnetError as error:  # the grammar's
-            raise DrawError({rows[k]: str(error)}) from error
-    if changes:
-        where = np.concatenate([ids + k * vocab for k, (ids, _, _) in changes])
-        factor = np.concatenate([factors for _, (_, factors, _) in changes])
-        shift = np.concatenate([shifts for _, (_, _, shifts) in changes])
-        index, factors, shifts = (
-            torch.from_numpy(one).to(logits.device) for one in (where, factor, shift)
-        )
-        flat = work.view(-1)
-        old = flat[index]
-        flat[index] = torch.where(old > 0, old / factors, old * factors) + shifts
-    if masks:
-        index = torch.tensor([k for k, _ in masks], device=logits.device)
-        forbidden = torch.from_numpy(~np.stack([mask for _, mask in masks])).to(logits.device)
-        work[index] = work[index].masked_fill_(forbidden, -math.inf)
+                allowed = torch.from_numpy(_bits(one.matcher.allowed(), len(own)))
+                own.masked_fill_(~allowed.to(own.device), -math.inf)
+        except LinnetError as error:
+            raise DrawError({row: _why(error)}) from error
     return work
 
 
 def _sample(
     work: torch.Tensor,
     rows: list[int],
-    sampled: list[int],
     draws: Sequence[Draw],
     bests: Sequence[float],
     tokens: list[int],
@@ -490,6 +447,7 @@ def _sample(
     """Sets the tokens of sampled rows, from the changed logits."""
     import torch
 
+    sampled = [k for k, row in enumerate(rows) if draws[row].sampling.temperature > 0]
     for filtered in (False, True):
         some = [k for k in sampled if _filters(draws[rows[k]].sampling) == filtered]
         warm = [k for k in some if draws[rows[k]].sampling.temperature > EXTREME]
@@ -623,21 +581,15 @@ def _all_logprobs(
     import torch
 
     drawn = [Drawn(token) for token in tokens]
-    wanted = [(row, one.logprobs) for row, one in enumerate(draws) if one.logprobs is not None]
-    if not wanted:
-        return drawn
-    raw = _rows(logits, [row for row, _ in wanted]).float()
-    sums = raw.logsumexp(1, keepdim=True)
-    own = torch.tensor([[tokens[row]] for row, _ in wanted], device=logits.device)
-    chosen = (raw.gather(1, own) - sums)[:, 0].tolist()
-    most = max(count for _, count in wanted)
-    values, ids = raw.topk(min(most + SPARE, raw.shape[1]) if most else 0, 1)
-    values, ids = values.cpu(), ids.cpu()
-    for k, (row, count) in enumerate(wanted):
-        found: tuple[list[float], Sequence[int]] = values[k].tolist(), ids[k].tolist()
-        if 0 < count < len(found[0]) < raw.shape[1] and found[0][count - 1] == found[0][-1]:
-            found = raw[k].tolist(), range(raw.shape[1])  # of so many equals, the first ones
-        best = sorted(zip(*found), key=lambda one: (-one[0], one[1]))[:count]
-        top = [(token, value - float(sums[k])) for value, token in best]
-        drawn[row] = Drawn(tokens[row], chosen[k], top)
+    rows = [row for row, one in enumerate(draws) if one.logprobs is not None]
+    if rows:
+        raw = logits[torch.tensor(rows, device=logits.device)].float()
+        values = raw.log_softmax(1)
+        own = torch.tensor([[tokens[row]] for row in rows], device=logits.device)
+        most = max(draws[row].logprobs or 0 for row in rows)
+        ids = raw.sort(dim=1, descending=True, stable=True).indices[:, :most]
+        found = (values.gather(1, which).tolist() for which in (own, ids))
+        parts = zip(rows, ids.tolist(), *found)
+        for row, top, chosen, best in parts:
+            drawn[row] = Drawn(tokens[row], chosen[0], list(zip(top, best))[: draws[row].logprobs])
     return drawn
