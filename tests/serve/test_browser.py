@@ -251,6 +251,19 @@ def test_a_text_goes_on(visit: Visit) -> None:
     assert visit.complaints == []
 
 
+def test_a_long_conversation_keeps_room_for_the_answer(visit: Visit) -> None:
+    page = visit.page
+    page.get_by_label("Max tokens").fill("5")
+    page.get_by_label("Your message").focus()
+    for k in range(3):
+        visit.send(f"{k}" * 600)
+        visit.ended()
+    users = [one["content"][0] for one in visit.asked[-1]["messages"] if one["role"] == "user"]
+    assert users == ["1", "2"] and len(visit.asked) == 3
+    expect(page.locator(".left")).to_contain_text("the model no longer reads this")
+    assert visit.complaints == []
+
+
 def test_a_key_is_asked_for(stranger: Visit) -> None:
     page = stranger.page
     stranger.open()
@@ -341,6 +354,18 @@ SHAPE = """answer => {
   const inner = node => `${node.tagName}: ${[...node.childNodes].map(shape).join("")}`;
   return [...answer.children].map(inner);
 }"""
+
+
+def test_thoughts_are_no_part_of_the_answer(visit: Visit) -> None:
+    page = visit.page
+    thought = {"choices": [{"delta": {"reasoning_content": "hm, <b>"}, "finish_reason": None}]}
+    visit.answers(thought, thought, delta("yes"), delta("", "stop"), "[DONE]")
+    for _ in range(2):
+        visit.send("go")
+        visit.ended()
+    page.get_by_text("Thoughts").first.click()
+    expect(page.get_by_text("hm, <b>hm, <b>").first).to_be_visible()
+    assert visit.asked[-1]["messages"][1] == {"role": "assistant", "content": "yes"}
 
 
 def test_right_to_left_and_emoji(visit: Visit) -> None:
