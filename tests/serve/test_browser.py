@@ -228,6 +228,33 @@ def test_stop_ends_the_request(visit: Visit, server: Server) -> None:
     assert visit.complaints == []
 
 
+def test_the_end_stays_in_view_only_where_the_user_is_there(visit: Visit) -> None:
+    page = visit.page
+    page.set_viewport_size({"width": 360, "height": 400})
+    bottom = "node => node.scrollHeight - node.scrollTop - node.clientHeight"
+    scroll = page.get_by_role("region", name="Conversation")
+    newest = page.get_by_role("button", name="Newest")
+
+    def grown(letters: int) -> int:
+        """How long the answer is, once that is so many letters."""
+        await_(lambda: len(page.locator(".answer").text_content() or "") >= letters)
+        return len(page.locator(".answer").text_content() or "")
+
+    visit.send("x" * 300)
+    length = grown(30)
+    assert scroll.evaluate(bottom) < 2
+    scroll.evaluate("node => { node.scrollTop = 0 }")
+    expect(newest).to_be_visible()
+    length = grown(length + 50)
+    assert scroll.evaluate("node => node.scrollTop") == 0
+    newest.click()
+    expect(newest).to_be_hidden()
+    grown(length + 100)
+    assert scroll.evaluate(bottom) < 2
+    page.keyboard.press("Escape")
+    visit.ended()
+
+
 def await_(condition: Callable[[], bool]) -> None:
     """Returns once it holds."""
     end = time.monotonic() + PATIENCE / 1000
@@ -522,24 +549,6 @@ def test_the_last_message_can_be_edited_and_asked_again(visit: Visit) -> None:
     expect(page.locator(".answer")).to_have_text("three")
 
 
-def test_the_end_stays_in_view_only_where_the_user_is_there(visit: Visit) -> None:
-    page = visit.page
-    bottom = "node => node.scrollHeight - node.scrollTop - node.clientHeight"
-    scroll = page.get_by_role("region", name="Conversation")
-    visit.says(*("line\n\n" for _ in range(60)))
-    visit.send("go")
-    visit.ended()
-    assert scroll.evaluate(bottom) < 2
-    scroll.evaluate("node => { node.scrollTop = 0 }")
-    newest = page.get_by_role("button", name="Newest")
-    expect(newest).to_be_visible()
-    page.evaluate("document.querySelector('.answer').append(document.createElement('hr'))")
-    assert scroll.evaluate("node => node.scrollTop") == 0
-    newest.click()
-    assert scroll.evaluate(bottom) < 2
-    expect(newest).to_be_hidden()
-
-
 def test_answers_are_told_to_screen_readers_in_sentences(visit: Visit) -> None:
     page = visit.page
     visit.says("One thi", "ng. Two", " things")
@@ -627,6 +636,11 @@ def test_a_narrow_window_scrolls_only_down(visit: Visit) -> None:
         fits = "node => node.scrollWidth <= node.clientWidth && node.clientWidth <= 360"
         assert page.locator(f"#{id}").evaluate(fits)
     assert page.evaluate("document.documentElement.scrollWidth") == 360
+    cut = page.locator(".turn *").evaluate_all(
+        """nodes => nodes.filter(node => !node.closest("pre, svg") && node.clientWidth)
+             .filter(node => node.scrollWidth > node.clientWidth).map(node => node.outerHTML)"""
+    )
+    assert cut == []
     small = page.locator("button:visible").evaluate_all(
         "nodes => nodes.map(node => node.getBoundingClientRect()).filter(r => r.height < 24)"
     )
