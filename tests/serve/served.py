@@ -23,7 +23,18 @@ from .test_text import text
 LONGEST = 256
 ROWS = 4
 PAGE = 16
-TEXT = replace(text(), special={"bos_token": "<|begin|>", "eos_token": "<|end|>"}, vocab=260)
+TEMPLATE = (
+    "{% for tool in tools or [] %}{{ tool.function.name }}<tool_call>{% endfor %}"
+    "{% for m in messages %}{{ bos_token + m.role + ':' + m.content }}"
+    "{% for call in m.tool_calls or [] %}{{ call.function.arguments | tojson }}{% endfor %}"
+    "{{ eos_token }}{% endfor %}{% if add_generation_prompt %}{{ bos_token }}{% endif %}"
+)
+TEXT = replace(
+    text(),
+    special={"bos_token": "<|begin|>", "eos_token": "<|end|>"},
+    template=TEMPLATE,
+    vocab=260,
+)
 
 
 @cache

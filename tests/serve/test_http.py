@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +25,16 @@ from .served import TEXT, engine, serving, slow
 SAID = "Grüße 👋 hi! Stop here."
 FORCED: Any = {"model": "tiny", "extra_body": {"guided_choice": [SAID]}}
 HI: Any = [{"role": "user", "content": "hi"}]
+PARAMETERS = {
+    "type": "object",
+    "properties": {"day": {"enum": ["mo", "tu"]}},
+    "required": ["day"],
+    "additionalProperties": False,
+}
+TOOL: Any = {"type": "function", "function": {"name": "f", "parameters": PARAMETERS}}
+G = {"name": "g"}
+CUT = {"name": "g", "arguments": "{"}
+BAD = {"schema": {"type": "nothing"}}
 WEB = httpx.Client(verify=False, trust_env=False)
 
 
@@ -197,6 +208,81 @@ def test_models(client: OpenAI) -> None:
         client.models.retrieve("other")
 
 
+# --- forms and tools --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "fits"),
+    [
+        ({"guided_regex": "[ab]{3}-ü"}, r"[ab]{3}-ü"),
+        ({"guided_json": PARAMETERS}, r'{.*"day".*:.*"(mo|tu)".*}'),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": PARAMETERS}}},
+            r'{.*"day".*:.*"(mo|tu)".*}',
+        ),
+        ({"response_format": {"type": "json_object"}, "max_tokens": 5}, r"\s*{.*"),
+    ],
+)
+def test_answers_have_the_form_asked_for(client: OpenAI, asked: Any, fits: str) -> None:
+    for seed in range(3):
+        made = client.chat.completions.create(
+            model="tiny", messages=HI, seed=seed, extra_body={"max_tokens": 150} | asked
+        )
+        content = made.choices[0].message.content
+        assert re.fullmatch(fits, content or "", re.DOTALL)
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "g"}}])
+def test_a_tool_must_be_called(client: OpenAI, choice: Any) -> None:
+    other = {"type": "function", "function": {"name": "g", "parameters": PARAMETERS}}
+    options: Any = {"tools": [TOOL, other], "tool_choice": choice, "seed": 5, "model": "tiny"}
+    whole = client.chat.completions.create(messages=HI, **options).choices[0]
+    assert whole.finish_reason == "tool_calls" and whole.message.content is None
+    [call] = whole.message.tool_calls or []
+    assert call.type == "function" and call.id.startswith("call_")
+    assert call.function.name in ("f", "g") if choice == "required" else call.function.name == "g"
+    assert json.loads(call.function.arguments)["day"] in ("mo", "tu")
+    chunks = [
+        c.choices[0] for c in client.chat.completions.create(messages=HI, stream=True, **options)
+    ]
+    assert not any(chunk.delta.content for chunk in chunks)
+    assert chunks[-1].finish_reason == "tool_calls"
+    [streamed] = [one for chunk in chunks for one in chunk.delta.tool_calls or ()]
+    assert streamed.index == 0 and streamed.function is not None
+    assert streamed.function.arguments == call.function.arguments
+
+
+def test_a_tool_may_be_called(client: OpenAI) -> None:
+    said = 'So: <tool_call>\n{"name": "f", "arguments": {"day": "mo"}}\n</tool_call>'
+    for tools in ([TOOL], None):
+        options: Any = {"extra_body": {"guided_choice": [said]}, "model": "tiny"}
+        options |= {"tools": tools} if tools else {}
+        made = client.chat.completions.create(messages=HI, max_tokens=150, **options).choices[0]
+        calls = made.message.tool_calls or []
+        assert [call.function.name for call in calls] == (["f"] if tools else [])  # type: ignore[union-attr]
+        assert made.message.content == ("So: " if tools else said)
+        assert made.finish_reason == ("tool_calls" if tools else "stop")
+
+
+def test_what_a_tool_said_is_read(client: OpenAI) -> None:
+    """Messages reach the template: parts as one text, arguments as objects, roles as it knows."""
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"day": "mo"}'}}
+    messages: Any = [
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "rain"},
+    ]
+    said = (
+        "<|begin|>system:Be brief.<|end|><|begin|>user:ab<|end|>"
+        '<|begin|>assistant:{"day": "mo"}<|end|><|begin|>tool:rain<|end|><|begin|>'
+    )
+    made = client.chat.completions.create(messages=messages, max_tokens=9, **FORCED)
+    assert made.usage is not None
+    assert made.usage.prompt_tokens == len(TEXT.encode(said, special=False))
+    assert made.choices[0].finish_reason == "length"
+
+
 # --- errors -----------------------------------------------------------------------------------
 
 
@@ -253,9 +339,29 @@ def test_models(client: OpenAI) -> None:
         ),
         (
             "chat/completions",
-            {"messages": HI, "tools": [{"type": "function", "function": {"name": "f"}}]},
+            {"messages": HI, "response_format": {"type": "json_schema", "json_schema": BAD}},
             400,
-            "tools",
+            "response_format",
+        ),
+        ("chat/completions", {"messages": HI, "guided_regex": "("}, 400, "guided_regex"),
+        ("chat/completions", {"messages": HI, "guided_json": "{"}, 400, "guided_json"),
+        ("chat/completions", {"messages": HI, "tools": [TOOL, TOOL]}, 400, "tools"),
+        ("chat/completions", {"messages": HI, "tools": [{"type": "x"}]}, 400, "tools[0].type"),
+        (
+            "chat/completions",
+            {"messages": HI, "tools": [TOOL], "tool_choice": {"type": "function", "function": G}},
+            400,
+            "tool_choice",
+        ),
+        (
+            "chat/completions",
+            {
+                "messages": [
+                    {"role": "assistant", "tool_calls": [{"function": G | {"arguments": "{"}}]}
+                ]
+            },
+            400,
+            "messages",
         ),
         ("embeddings", {"input": "x"}, 404, None),
         ("nothing", {}, 404, None),
@@ -418,22 +524,22 @@ def test_time_is_limited(own: Engine) -> None:
         assert b"took more than" in read_all(open_stream(server))
         wait_for(lambda: not own.busy)
         host, port = server.address.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port))) as slow:
-            slow.sendall(
+        with socket.create_connection((host, int(port))) as late:
+            late.sendall(
                 b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n"
                 b"content-type: application/json\r\n\r\n{"
             )
-            assert b" 408 " in slow.recv(100)
+            assert b" 408 " in late.recv(100)
 
 
 def test_counts(server: Server, client: OpenAI) -> None:
-    client.completions.create(model="tiny", prompt="hi", max_tokens=100)
+    client.completions.create(prompt="hi", max_tokens=100, **FORCED)
     lines = WEB.get(server.address + "/metrics").text.splitlines()
     counts = {
         line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if line[0] != "#"
     }
     assert counts['linnet_http_responses_total{code="200"}'] >= 1
-    assert counts["linnet_generated_tokens_total"] >= 30
+    assert counts["linnet_generated_tokens_total"] >= 20
     assert counts["linnet_time_to_first_token_seconds_count"] >= 1
     assert counts["linnet_time_between_tokens_seconds_count"] >= 20
     assert counts["linnet_request_seconds_count"] >= 1
