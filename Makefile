@@ -52,9 +52,10 @@ browser:
 	  [ "$$name" = none ] || command -v "$$name" >/dev/null && exit 0; done; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  echo "installing Chromium (once) ..."; apt-get update -qq && \
-	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; \
-	else echo "the tests of the page need Chromium: install it as root, have one on the PATH, or name" \
-	  "one (make test LINNET_CHROMIUM=/path/to/chromium); LINNET_CHROMIUM=none leaves them out" >&2; exit 1; fi
+	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null && exit 0; \
+	fi; \
+	echo "the tests of the page need Chromium: install it as root, have one on the PATH, or name one" \
+	  "(make test LINNET_CHROMIUM=/path/to/chromium); LINNET_CHROMIUM=none leaves them out" >&2; exit 1
 
 size: $(VENV)/.dev-ready
 	$(BIN)/python tools/size.py

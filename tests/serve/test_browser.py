@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -22,13 +21,15 @@ from playwright.sync_api import (
     expect,
     sync_playwright,
 )
-from safetensors.numpy import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import linnet.torch
-from linnet.serve import Engine, Text
+from linnet.serve.engine import PAGED, Engine
 from linnet.serve.http import Server
-from models import tiny
+from linnet.serve.text import Text
+
+from ..models import tiny
+from .served import serving
 
 pytestmark = pytest.mark.slow
 
@@ -131,20 +132,13 @@ def text() -> Text:
 
 
 @pytest.fixture(scope="module")
-def server(text: Text, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(text: Text) -> Iterator[Server]:
     """`linnet serve` over a tiny random model, on a free port, with an API key."""
-    file = tmp_path_factory.mktemp("tiny") / "model.safetensors"
-    save_file(tiny.weights(), file)
     sizes = {**tiny.SIZES, "Batch": 1, "MaxSeq": 2 * CONTEXT, "PageSize": 16}
-    model = linnet.torch.load(tiny.FAMILY, weights=file, bindings=tiny.NAMES, generics=sizes)
-    engine = Engine(model, text=text, rows=4, max_len=CONTEXT)
-    server = Server(engine, text, name="tiny", port=0, api_key=KEY)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join(30)
-    assert not thread.is_alive()
+    load = {"weights": tiny.weights(), "bindings": tiny.NAMES, "entries": PAGED}
+    model = linnet.torch.load(tiny.FAMILY, generics=sizes, **load)
+    with serving(Engine(model, text=text, rows=4, max_len=CONTEXT), text, api_key=KEY) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
