@@ -87,11 +87,20 @@ def card(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
+    return write_checkpoint(tmp_path / "checkpoint", 96, 64)
+
+
+def write_checkpoint(folder: Path, vocabulary: int, positions: int) -> Path:
+    """A directory of random weights as the Hub has them, for so many tokens and positions."""
     draw = np.random.default_rng(5)
-    arrays = {name: draw.normal(size=shape).astype("f4") for name, shape in SHAPES.items()}
-    folder = tmp_path / "checkpoint"
+    shapes = {
+        name: (vocabulary, 64) if name in ("model.embed_tokens.weight", "lm_head.weight") else shape
+        for name, shape in SHAPES.items()
+    }
+    arrays = {name: draw.normal(size=shape).astype("f4") for name, shape in shapes.items()}
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(CONFIG))
+    config = CONFIG | {"vocab_size": vocabulary, "max_position_embeddings": positions}
+    (folder / "config.json").write_text(json.dumps(config))
     written = {name: (array.shape, partial(np.copy, array)) for name, array in arrays.items()}
     write_safetensors(folder / "model.safetensors", written, "f32")
     read = open_checkpoint(folder).tensors
