@@ -142,8 +142,8 @@ def _soak(args: argparse.Namespace, log: Path) -> int:
     finally:
         if server.alive():
             server.kill()
-    for one in problems:
-        print(f"wrong: {one}")
+    for one, count in Counter(problems).most_common():
+        print(f"wrong: {one}" + f" ({count} times)" * (count > 1))
     print("soak: nothing is wrong" if not problems else f"soak: {len(problems)} wrong")
     return 1 if problems else 0
 
