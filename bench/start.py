@@ -70,6 +70,7 @@ def _options(one: Method, prepared: Prepared) -> dict[str, Any]:
     if one.family.needs != "linnet":
         return options
     options["card"] = str(prepared.card.directory)
+    options["random"] = prepared.random is not None
     if one.storage not in FLOATS:
         options["storage"] = one.storage
     if one.storage == "q4" and prepared.own_gguf is not None:

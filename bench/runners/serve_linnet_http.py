@@ -28,12 +28,12 @@ class Server(Serving):
         super().__init__(job)
         self._port = free_port()
         command = [sys.executable, "-m", "linnet", "serve", job.options["card"]]
-        command += ["--weights", job.place, "--dtype", job.dtype, "--port", str(self._port)]
+        command += ["--port", str(self._port), "--device", job.device]
+        command += ["--dtype", job.options.get("storage", job.dtype), "--threads", str(job.threads)]
         command += ["--batch", str(job.concurrency), "--max-seq", str(job.positions)]
-        command += ["--pool", str(pool_of(job)), "--device", job.device]
-        for name in ("storage", "bindings"):
-            if job.options.get(name) is not None:
-                command += [f"--{name}", str(job.options[name])]
+        command += ["--pool", str(pool_of(job))]
+        if job.options["random"]:  # else its own, which have the same values
+            command += ["--weights", job.place]
         server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr)
         self.process = server.pid
         wait_for(self._port, "/health", 300, lambda: server.poll() is None)
