@@ -47,7 +47,8 @@ INLINE void dots_bf16(int rows, const float *x, long ldx, const char *w, long k,
     long i = 0;
     for (; i + 2 * VW <= k; i += 2 * VW) {
         vu pairs = *(const vu_at *)(w + 2 * i);
-        if (i % 32 == 0) __builtin_prefetch(w + 2 * i + 768);  // a line: the processor asks too late
+        // A line, as far ahead as a row or so: the processor asks too late.
+        if (i % 32 == 0) __builtin_prefetch(w + 2 * i + 1664);
         for (int r = 0; r < rows; r++) {
             sums[r][0] += load(F32, x + r * ldx, i) * (vf)(pairs << 16);
             sums[r][1] += load(F32, x + r * ldx, i + VW) * (vf)(pairs & 0xffff0000u);
