@@ -614,6 +614,20 @@ CONTRAST = """() => {
 }"""
 
 
+def test_nothing_moves_where_that_is_not_wanted(visit: Visit) -> None:
+    page = visit.page
+    visit.says("answer")
+    visit.send("go")
+    visit.ended()
+    moving = """() => {
+      document.querySelector(".turn").classList.add("running");
+      return getComputedStyle(document.querySelector(".answer p"), "::after").animationName;
+    }"""
+    assert page.evaluate(moving) == "wait"
+    page.emulate_media(reduced_motion="reduce")
+    assert page.evaluate(moving) == "none"
+
+
 def test_a_narrow_window_scrolls_only_down(visit: Visit) -> None:
     page = visit.page
     page.set_viewport_size({"width": 360, "height": 640})
