@@ -46,7 +46,7 @@ def test_there_is_a_compiler_here() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("rows", [0, 1, 2, 3, 4, 7, 8, 9, 13, 97, 200])
+@pytest.mark.parametrize("rows", [0, 1, 2, 3, 4, 7, 8, 9, 13, 24, 97, 600])
 def test_products(dtype: torch.dtype, rows: int) -> None:
     for width, count in ((1, 1), (7, 5), (64, 33), (600, 40), (33, 0), (0, 3), (1200, 17)):
         x, weight = drawn(rows, width, dtype=dtype), drawn(count, width, dtype=dtype)
@@ -312,7 +312,7 @@ def bytes_of(*shape: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("rows", [1, 3, 8, 9, 50])
+@pytest.mark.parametrize("rows", [1, 3, 8, 9, 50, 520])
 def test_weights_as_std_quant_stores_them(dtype: torch.dtype, rows: int) -> None:
     count = 37
     for groups, half in ((700, 1), (5, 3), (3, 64), (2, 16), (1, 4)):

@@ -314,7 +314,8 @@ void op_blocks(const int64_t *a, int t, int threads) {
     if (from >= to) return;
     if (m > MANY) {
         Weight weight = {.w = w, .ldw = ldw};
-        many_rows(kind, x, ldx, m, UNPACK[format], &weight, k, from, to, kind, out, ldo);
+        (m <= SOME_ROWS ? some_rows : many_rows)(kind, x, ldx, m, UNPACK[format], &weight, k, from, to,
+                                                 kind, out, ldo);
         return;
     }
     const float *rows = wide_rows(kind, x, ldx, m, k, &ld);

@@ -12,9 +12,6 @@
 #ifndef COLUMNS
 #define COLUMNS 512
 #endif
-#ifndef SOME_ROWS
-#define SOME_ROWS 64
-#endif
 
 // ---------------------------------------------------------------- few rows: read w once
 
@@ -267,12 +264,17 @@ INLINE void strip(int rows, int parts, const float *w, long ldw, const float *pa
     vf sums[TILE][2];
     for (int r = 0; r < rows; r++)
         for (int p = 0; p < parts; p++) sums[r][p] = first ? splat(0) : load(F32, c + r * ldc, p * VW);
+    for (long k0 = 0; k0 < depth; k0 += 16) {
+        // The rows are short: the processor would look for the next ones too late.
+        for (int r = 0; r < rows; r++) __builtin_prefetch(w + (rows + r) * ldw + k0);
+        long k1 = k0 + 16 < depth ? k0 + 16 : depth;
 #pragma GCC unroll 4
-    for (long k = 0; k < depth; k++) {
-        vf part[2];
-        for (int p = 0; p < parts; p++) part[p] = *(const vf *)(panel + k * PANEL + p * VW);
-        for (int r = 0; r < rows; r++)
-            for (int p = 0; p < parts; p++) sums[r][p] += splat(w[r * ldw + k]) * part[p];
+        for (long k = k0; k < k1; k++) {
+            vf part[2];
+            for (int p = 0; p < parts; p++) part[p] = *(const vf *)(panel + k * PANEL + p * VW);
+            for (int r = 0; r < rows; r++)
+                for (int p = 0; p < parts; p++) sums[r][p] += splat(w[r * ldw + k]) * part[p];
+        }
     }
     for (int r = 0; r < rows; r++)
         for (int p = 0; p < parts; p++) store(F32, c + r * ldc, p * VW, sums[r][p]);
@@ -393,9 +395,8 @@ void op_linear(const int64_t *a, int t, int threads) {
     if (from >= to) return;
     if (m > FEW_ROWS && k > 0) {
         Weight weight = {.w = w, .ldw = ldw};
-        if (m <= SOME_ROWS)
-            some_rows(kind, x, ldx, m, UNPACK[w_kind], &weight, k, from, to, kind, out, ldo);
-        else many_rows(kind, x, ldx, m, UNPACK[w_kind], &weight, k, from, to, kind, out, ldo);
+        (m <= SOME_ROWS ? some_rows : many_rows)(kind, x, ldx, m, UNPACK[w_kind], &weight, k, from, to,
+                                                 kind, out, ldo);
         return;
     }
     long ld;

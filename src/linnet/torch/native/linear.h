@@ -3,6 +3,9 @@
 #include "vec.h"
 
 #define FEW_ROWS 8
+#ifndef SOME_ROWS
+#define SOME_ROWS 320
+#endif
 #define PANEL (2 * VW)  // rows of the weight side by side
 #define TILE 6          // rows of x at once
 

@@ -107,7 +107,8 @@ void op_packed(const int64_t *a, int t, int threads) {
     share(n, PANEL, t, threads, &from, &to);
     if (from >= to) return;
     if (m > FEW_ROWS && k > 0) {
-        many_rows(kind, x, ldx, m, UNPACK[a[5]], &w, k, from, to, kind, out, ldo);
+        (m <= SOME_ROWS ? some_rows : many_rows)(kind, x, ldx, m, UNPACK[a[5]], &w, k, from, to, kind,
+                                                 out, ldo);
         return;
     }
     const float *wide = wide_rows(kind, x, ldx, m, k, &ld);
