@@ -6,8 +6,11 @@ import asyncio
 import json
 import re
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
@@ -544,6 +547,23 @@ def test_counts(server: Server, client: OpenAI) -> None:
     assert counts["linnet_time_between_tokens_seconds_count"] >= 20
     assert counts["linnet_request_seconds_count"] >= 1
     assert counts["linnet_cache_pages"] == 64
+
+
+@pytest.mark.slow
+def test_whatever_the_document_allows(server: Server, tmp_path: Path) -> None:
+    """schemathesis asks all that the server's own OpenAPI document allows, and what it forbids.
+
+    Fields may agree with the document and not with each other: that one is a 400 is no failure.
+    """
+    command = [
+        str(Path(sys.executable).with_name("schemathesis")),
+        "run",
+        f"{server.address}/openapi.json",
+        *("--phases", "coverage,fuzzing", "--max-examples", "10", "--seed", "1"),
+        *("--exclude-checks", "positive_data_acceptance", "--no-color"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr
 
 
 def test_an_address_that_cannot_be_had(server: Server) -> None:

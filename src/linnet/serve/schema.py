@@ -25,10 +25,14 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-Int = Annotated[int, BeforeValidator(_whole)]
-Count = Annotated[Int, Field(ge=0, le=1 << 31)]
-Seed = Annotated[Int, Field(ge=-(1 << 63), le=(1 << 63) - 1)]
-Token = Annotated[Int, Field(ge=0, le=1 << 31)]
+# The bounds stand before it: they are the number's own, which the OpenAPI document says.
+WHOLE = BeforeValidator(_whole)
+Count = Annotated[int, Field(ge=0, le=1 << 31), WHOLE]
+Choices = Annotated[int, Field(ge=1, le=128), WHOLE]
+Likeliest = Annotated[int, Field(ge=0, le=20), WHOLE]
+TopK = Annotated[int, Field(ge=-1, le=1 << 31), WHOLE]
+Seed = Annotated[int, Field(ge=-(1 << 63), le=(1 << 63) - 1), WHOLE]
+Token = Annotated[int, Field(ge=0, le=1 << 31), WHOLE]
 Tokens = Annotated[list[Token], Field(min_length=1)]
 Stop = Annotated[str, Field(min_length=1, max_length=1024)]
 Stops = Annotated[list[Stop], Field(max_length=4)]
@@ -81,12 +85,10 @@ class Body(Part):
     max_tokens: Count | None = Field(None, description="At most so many tokens are generated.")
     temperature: float | None = Field(None, ge=0, le=2, description="1 unless given; 0: greedy.")
     top_p: float | None = Field(None, ge=0, le=1, description="Of the likeliest p.")
-    top_k: Annotated[Int, Field(ge=-1, le=1 << 31)] | None = Field(
-        None, description="Of the k most likely tokens; 0 and -1: of all."
-    )
+    top_k: TopK | None = Field(None, description="Of the k most likely tokens; 0 and -1: of all.")
     min_p: float | None = Field(None, ge=0, le=1, description="So many times the likeliest's.")
     seed: Seed | None = Field(None, description="The same seed gives the same answer.")
-    n: Annotated[Int, Field(ge=1, le=128)] | None = Field(None, description="So many answers.")
+    n: Choices | None = Field(None, description="So many answers.")
     stop: Stop | Stops | None = Field(None, description="Where an answer ends; not returned.")
     stop_token_ids: Annotated[list[Token], Field(max_length=1024)] | None = None
     ignore_eos: bool | None = Field(None, description="Go on where the model would end.")
@@ -145,10 +147,10 @@ class CompletionBody(Body):
         | Annotated[list[Tokens], Field(min_length=1, max_length=MOST_PROMPTS)]
     ) = Field(description="A text, token ids, or several of either.")
     echo: bool | None = Field(None, description="The prompt comes before the answer.")
-    logprobs: Annotated[Int, Field(ge=0, le=20)] | None = Field(
+    logprobs: Likeliest | None = Field(
         None, description="Log-probabilities of the tokens, and of so many alternatives."
     )
-    best_of: Annotated[Int, Field(ge=1, le=128)] | None = Field(None, description="n, if at all.")
+    best_of: Choices | None = Field(None, description="n, if at all.")
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -278,7 +280,7 @@ class ChatBody(Body):
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Count | None = Field(None, description="max_tokens by its new name.")
     logprobs: bool | None = None
-    top_logprobs: Annotated[Int, Field(ge=0, le=20)] | None = None
+    top_logprobs: Likeliest | None = None
     tools: Annotated[list[Tool], Field(max_length=128)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
