@@ -211,6 +211,12 @@ def test_models(client: OpenAI) -> None:
         client.models.retrieve("other")
 
 
+def test_the_page(server: Server) -> None:
+    page = WEB.get(server.address + "/")
+    assert page.status_code == 200 and page.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+
+
 # --- forms and tools --------------------------------------------------------------------------
 
 

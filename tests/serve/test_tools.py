@@ -60,6 +60,14 @@ SAID = [
         "",
         1,
     ),
+    (
+        HARMONY,
+        f" to=functions.weather<|channel|>commentary json<|message|>{json.dumps(ARGUMENTS)}",
+        "",
+        1,
+    ),
+    (HARMONY, '{"a": 1}', '{"a": 1}', 0),
+    (HARMONY, " t", " t", 0),
 ]
 
 
@@ -85,7 +93,7 @@ def test_however_it_is_cut(case: tuple[Format, str, str, int], cuts: list[int]) 
     assert all(json.loads(one.arguments) == ARGUMENTS for one in called)
     assert all(one.name == "weather" for one in called)
     thought = "".join(one.text for one in found if isinstance(one, Thought))
-    assert thought == ("Hm." if form is HARMONY else "")
+    assert thought == ("Hm." if "analysis" in said else "")
 
 
 def test_what_needs_no_waiting_is_shown_at_once() -> None:
@@ -102,8 +110,7 @@ def test_what_needs_no_waiting_is_shown_at_once() -> None:
 def test_any_text_is_read(form: Format, said: str) -> None:
     found = parsed(form, list(said))
     assert not any(isinstance(one, Called) for one in found)
-    if form is not HARMONY:
-        assert "".join(one.text for one in found if isinstance(one, Said)) == said
+    assert "".join(one.text for one in found if isinstance(one, Said)) == said
 
 
 def test_an_answer_that_is_a_call() -> None:

@@ -40,6 +40,9 @@ from linnet.serve.worker import Answers, News, Worker
 
 log = logging.getLogger("linnet.serve")
 DROPPED = 16
+"""Of too large a body, so many times the limit is read before the connection is given up."""
+SLOW_READERS = 10
+"""Seconds that a client has to read what is finished, once the server is ending."""
 OPEN = ("/health", "/")
 """Answered without a key."""
 
@@ -121,6 +124,7 @@ class Server:
             log_level="warning",
             server_header=False,
             timeout_keep_alive=75,
+            timeout_graceful_shutdown=SLOW_READERS,
             ws="none",
         )
         self._uvicorn = _Uvicorn(config)
@@ -152,11 +156,17 @@ class Server:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._signalled, number)
         self.worker.start()
+        threading.Thread(target=self._prepare, name="linnet-grammars", daemon=True).start()
         ending = asyncio.create_task(self._end())
         try:
             await self._uvicorn.serve(sockets=[self.socket])
         finally:
             ending.cancel()
+
+    def _prepare(self) -> None:
+        """The first answer of a given form takes no longer than others."""
+        with contextlib.suppress(LinnetError):  # whoever asks for a form is told
+            self.preparer.grammars.prepare()
 
     def _signalled(self, number: int) -> None:
         if self.worker.draining:

@@ -117,6 +117,7 @@ class Preparer:
                 self.pieces,
                 parser() if parser is not None else None,
                 self.marks,
+                1 if body.parallel_tool_calls is False else None,
             )
             for index in range(body.n or 1)
         ]

@@ -168,6 +168,7 @@ class ChatWriter:
     pieces: Pieces
     parser: Parser | None = None
     marks: Mapping[int, str] = field(default_factory=dict[int, str])
+    most: int | None = None  # calls that may be made
     calls: int = 0
 
     def start(self) -> list[ChunkChoice]:
@@ -199,7 +200,7 @@ class ChatWriter:
                     yield {"content": text}
                 case Thought(text):
                     yield {"reasoning_content": text}
-                case Called(name, arguments):
+                case Called(name, arguments) if self.most is None or self.calls < self.most:
                     yield {"tool_calls": [self._call(name, arguments)]}
 
     def _call(self, name: str, arguments: str) -> ToolCallDelta:

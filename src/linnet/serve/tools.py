@@ -205,10 +205,15 @@ _PYTHON = "<|python_tag|>"
 
 @dataclass(slots=True)
 class Harmony:
-    """Messages with channels: what is thought, what is said, and calls addressed to functions."""
+    """Messages with channels: what is thought, what is said, and calls addressed to functions.
+
+    An answer that begins with neither a mark nor an address, as one of a given form does, is said
+    as it is.
+    """
 
     held: str = ""
-    header: str | None = None  # None: outside of messages
+    header: str = ""
+    begun: bool = False
     body: bool = False
     arguments: list[str] = field(default_factory=list[str])
 
@@ -228,12 +233,16 @@ class Harmony:
     def finish(self) -> list[Found]:
         """What is left."""
         rest, self.held = self.held, ""
-        return self._text(rest) + self._mark("<|end|>")
+        found = self._text(rest)
+        if not self.begun:
+            return found + _said(self.header)
+        return found + self._mark("<|end|>")
 
     def _mark(self, mark: str) -> list[Found]:
+        self.begun = True
         match mark:
             case "<|channel|>":
-                found, self.header = self._end(), (self.header or "") if not self.body else ""
+                found, self.header = self._end(), "" if self.body else f"{self.header} "
                 self.body = False
                 return found
             case "<|constrain|>":
@@ -253,19 +262,22 @@ class Harmony:
         return [Called(name, arguments.strip() or "{}")] if name else []
 
     def _called(self) -> str | None:
-        found = re.search(r"to=(?:functions\.)?([\w.-]+)", self.header or "")
+        found = re.search(r"to=(?:functions\.)?([\w.-]+)", self.header)
         return found[1] if found else None
 
     def _text(self, text: str) -> list[Found]:
         if not self.body:
-            self.header = (self.header or "") + text
-            return []
+            self.header += text
+            if self.begun or _prefixes("to=", self.header.lstrip()):
+                return []
+            self.begun = self.body = True
+            text, self.header = self.header, ""
         if self._called():
             self.arguments.append(text)
             return []
         if not text:
             return []
-        final = "analysis" not in (self.header or "")
+        final = "analysis" not in self.header
         return [Said(text) if final else Thought(text)]
 
 
