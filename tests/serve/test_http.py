@@ -38,7 +38,7 @@ TOOL: Any = {"type": "function", "function": {"name": "f", "parameters": PARAMET
 G = {"name": "g"}
 CUT = {"name": "g", "arguments": "{"}
 BAD = {"schema": {"type": "nothing"}}
-WEB = httpx.Client(verify=False, trust_env=False)
+WEB = httpx.Client(verify=False, trust_env=False, timeout=60)
 
 
 @pytest.fixture(scope="module", autouse=True)

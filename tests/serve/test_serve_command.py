@@ -18,7 +18,8 @@ from openai import OpenAI
 from linnet.cli import main
 
 MODEL = "smollm2-135m-instruct"
-SIZES = ("--max-seq", "256", "--batch", "4", "--threads", "1")
+WEB = httpx.Client(verify=False, trust_env=False, timeout=120)
+SIZES = ("--max-seq", "256", "--batch", "4", "--threads", "1", "--dtype", "f32")
 
 
 @contextmanager
@@ -38,6 +39,12 @@ def process(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
         running.communicate()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def web() -> Iterator[None]:
+    with WEB:
+        yield
+
+
 def ask(address: str, **options: Any) -> Any:
     with OpenAI(base_url=address, api_key="none", max_retries=0) as client:
         return client.completions.create(
@@ -50,7 +57,7 @@ def test_a_server_that_is_asked_to_end_finishes_first() -> None:
     with process("--port", "0") as (running, address):
         assert ask(address, max_tokens=2).choices[0].text == " Paris."
         port = address.rpartition(":")[2].removesuffix("/v1")
-        with httpx.stream(
+        with WEB.stream(
             "POST",
             f"{address}/completions",
             json={"prompt": "Once", "max_tokens": 40, "stream": True, "ignore_eos": True},
@@ -59,7 +66,7 @@ def test_a_server_that_is_asked_to_end_finishes_first() -> None:
             next(lines)
             running.send_signal(signal.SIGTERM)
             time.sleep(0.2)
-            refused = httpx.post(f"{address}/completions", json={"prompt": "x"})
+            refused = WEB.post(f"{address}/completions", json={"prompt": "x"})
             assert refused.status_code == 503
             events = [line for line in lines if line.startswith("data: ")]
         assert events[-1] == "data: [DONE]"
@@ -68,7 +75,7 @@ def test_a_server_that_is_asked_to_end_finishes_first() -> None:
     # Killed in the middle of work, it starts again on the same port.
     with (
         process("--port", port) as (running, address),
-        httpx.stream(
+        WEB.stream(
             "POST", f"{address}/completions", json={"prompt": "Once", "stream": True}
         ) as stream,
     ):
@@ -84,7 +91,7 @@ def test_a_server_that_is_asked_to_end_finishes_first() -> None:
 def test_a_second_signal_ends_at_once() -> None:
     with (
         process("--port", "0") as (running, address),
-        httpx.stream(
+        WEB.stream(
             "POST",
             f"{address}/completions",
             json={"prompt": "Once", "max_tokens": 200, "stream": True, "ignore_eos": True},
