@@ -250,3 +250,39 @@ def test_ops_of_pytorch_write_where_their_results_were() -> None:
         replay()
         assert all(map(torch.equal, results, run()))
     assert [r.data_ptr() for r in results] == addresses
+
+
+def test_steps_over_pages() -> None:
+    """One recording serves every table, and a pack of chunks and steps is what both are apart."""
+    sizes = {**SIZES, "H": 64, "HeadDim": 16, "Heads": 4, "T": "f32", "Batch": 1, "MaxSeq": 64 * 9}
+    entries = ["prefill_paged", "decode_paged", "step_paged"]
+    plain = lt.load(FAMILY, generics=sizes, seed=3, entries=entries)
+    captured = copy.deepcopy(plain)
+
+    def both(name: str, *given: Tensor) -> Tensor:
+        want: Tensor = plain.run_entry(name, list(given), compile=False)
+        for _ in range(2):
+            got = captured.run_entry(name, list(given), compile="reduce-overhead")
+            assert torch.allclose(got, want, atol=1e-5)
+        return want
+
+    row = torch.tensor([1, 1, 1, 1, 1, 0, 0, 0]).int()
+    positions = torch.tensor([3, 4, 5, 6, 7, 0, 1, 2]).int()
+    last, step = torch.tensor([7, 4]).int(), torch.tensor([[5], [6]]).int()
+    for table in ([[1, 2], [4, 3]], [[8, 7], [2, 6]]):
+        pages = torch.tensor(table).int()
+        both("decode_paged", step, torch.tensor([0, 1]).int(), pages)
+        both("decode_paged", step, torch.tensor([70, 2]).int(), pages)
+        slots = pages[row.long(), 0] * 64 + positions
+        chunk = tokens(8), positions, row, slots
+        both("prefill_paged", *chunk, last, pages)
+        # Row 0 starts in the pack and row 1 steps; row 0's own step is padding.
+        first = [x[5:] for x in chunk]
+        split = both("step_paged", *first, last * 0 + 2, step, torch.tensor([127, 8]).int(), pages)
+        at = torch.tensor([8]).int()
+        one = step[1], at, torch.ones(1).int(), pages[1, :1] * 64 + at
+        packed = [torch.cat(pair) for pair in zip(first, one, strict=True)]
+        mixed = both("prefill_paged", *packed, torch.tensor([2, 3]).int(), pages)
+        assert torch.allclose(mixed[0], split[0], atol=1e-5)
+        assert torch.allclose(mixed[1], split[3], atol=1e-5)
+    assert replays(captured) == 4
