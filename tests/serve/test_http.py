@@ -566,7 +566,8 @@ def test_whatever_the_document_allows(server: Server, tmp_path: Path) -> None:
         "run",
         f"{server.address}/openapi.json",
         *("--phases", "coverage,fuzzing", "--max-examples", "10", "--seed", "1"),
-        *("--exclude-checks", "positive_data_acceptance", "--no-color"),
+        *("--exclude-checks", "positive_data_acceptance"),
+        *("--request-timeout", "120", "--no-color"),
     ]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from linnet.serve.engine import Engine as Engine
+    from linnet.serve.http import Server as Server
     from linnet.serve.request import Completion as Completion
     from linnet.serve.request import Request as Request
     from linnet.serve.request import RequestError as RequestError
@@ -21,11 +22,12 @@ _HOME = {
     "Request": "linnet.serve.request",
     "RequestError": "linnet.serve.request",
     "Sampling": "linnet.serve.request",
+    "Server": "linnet.serve.http",
     "Stats": "linnet.serve.request",
     "Text": "linnet.serve.text",
 }
 
-__all__ = ["Completion", "Engine", "Request", "RequestError", "Sampling", "Stats", "Text"]
+__all__ = ["Completion", "Engine", "Request", "RequestError", "Sampling", "Server", "Stats", "Text"]
 
 
 def __getattr__(name: str) -> Any:

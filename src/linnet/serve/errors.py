@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Mapping
 
 from linnet.serve.request import RequestError
 
+log = logging.getLogger("linnet.serve")
 INVALID = "invalid_request_error"
 SERVER = "server_error"
 
@@ -39,6 +42,12 @@ class ApiError(Exception):
                 "code": self.code,
             }
         }
+
+
+def report(what: str, error: Exception) -> None:
+    """The server's own log says what went wrong, and with LINNET_DEBUG=1 where."""
+    where = error if os.environ.get("LINNET_DEBUG") == "1" else None
+    log.error("%s: %s: %s", what, type(error).__name__, error, exc_info=where)
 
 
 def refused(error: RequestError, names: Mapping[str, str]) -> ApiError:

@@ -27,7 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from linnet.diagnostics import LinnetError
 from linnet.serve import page
 from linnet.serve.engine import Engine
-from linnet.serve.errors import ApiError
+from linnet.serve.errors import ApiError, report
 from linnet.serve.metrics import Metrics
 from linnet.serve.objects import Model
 from linnet.serve.openapi import document
@@ -129,7 +129,7 @@ class Server:
         )
         self._uvicorn = _Uvicorn(config)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._ended = threading.Event()
+        self._draining = asyncio.Event()
 
     @property
     def address(self) -> str:
@@ -144,14 +144,18 @@ class Server:
         finally:
             self.worker.stop()
             self.socket.close()
-            self._ended.set()
 
     def shutdown(self) -> None:
         """No new requests; those that run are finished, then `serve_forever` returns."""
         self.worker.drain()
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended already
+                self._loop.call_soon_threadsafe(self._draining.set)
 
     async def _serve(self, signals: bool) -> None:
-        loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
+        if self.worker.draining:
+            self._draining.set()
         if signals:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._signalled, number)
@@ -176,7 +180,8 @@ class Server:
 
     async def _end(self) -> None:
         """Once nothing runs any more, the sockets are closed."""
-        while not (self.worker.draining and self.worker.open == 0):
+        await self._draining.wait()
+        while self.worker.open:
             await asyncio.sleep(0.02)
         self._uvicorn.should_exit = True
         self._uvicorn.ending.set()
@@ -233,7 +238,7 @@ class Front:
         except ClientDisconnect:
             pass
         except Exception as error:
-            log.error("%s %s: %r", scope["method"], scope["path"], error, exc_info=error)
+            report(f"{scope['method']} {scope['path']}", error)
             if not status:
                 told = ApiError(500, f"a bug of the server: {type(error).__name__}")
                 await failure(told)(scope, receive, counting)

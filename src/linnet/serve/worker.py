@@ -12,7 +12,7 @@ from time import monotonic
 
 from linnet.diagnostics import LinnetError
 from linnet.serve.engine import Engine
-from linnet.serve.errors import ApiError, refused
+from linnet.serve.errors import ApiError, refused, report
 from linnet.serve.metrics import Metrics
 from linnet.serve.request import Completion, Request, RequestError
 
@@ -187,7 +187,7 @@ class Worker:
             except LinnetError as refusal:
                 error = ApiError(400, str(refusal), code="invalid_value")
             except Exception as bug:
-                log.error("a request was not taken: %s: %s", type(bug).__name__, bug, exc_info=bug)
+                report("a request was not taken", bug)
                 error = ApiError(500, f"the engine could not take it: {type(bug).__name__}: {bug}")
             if error is not None:
                 self._cancel(answers)
@@ -251,7 +251,7 @@ class Worker:
 
     def _fail(self, error: Exception) -> None:
         """Whoever waits hears of it; nobody waits in vain."""
-        log.error("the engine has failed: %s: %s", type(error).__name__, error, exc_info=error)
+        report("the engine has failed", error)
         with self._changed:
             self.failure = f"{type(error).__name__}: {error}"
             waiting = {answers: None for answers, _ in self._answers.values()}
