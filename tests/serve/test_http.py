@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import socket
 import subprocess
@@ -491,6 +492,27 @@ def test_a_failed_engine(own: Engine) -> None:
             post(server, "/v1/completions", {"prompt": "x"}),
         ):
             assert made.status_code == 503 and "out of memory" in made.json()["error"]["message"]
+
+
+def test_what_goes_wrong_with_one_request_is_its_own(own: Engine) -> None:
+    body = {"prompt": "x", "max_tokens": 3, "temperature": 0, "ignore_eos": True}
+    with serving(own) as server:
+        run, submit = own.driver.run, own.submit
+
+        def nothing(*given: Any) -> Any:
+            return run(*given) * math.nan
+
+        def buggy(request: Request) -> Any:
+            raise ZeroDivisionError("a bug")
+
+        for name, fault, told in (("run", nothing, "logit"), ("submit", buggy, "a bug")):
+            place = own.driver if name == "run" else own
+            setattr(place, name, fault)
+            made = post(server, "/v1/completions", body)
+            assert made.status_code == 500 and told in made.json()["error"]["message"]
+            assert made.json()["error"]["type"] == "server_error"
+            setattr(place, name, run if name == "run" else submit)
+            assert post(server, "/v1/completions", body).status_code == 200
 
 
 def test_a_server_drains(own: Engine) -> None:
