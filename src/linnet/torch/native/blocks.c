@@ -10,7 +10,7 @@
 enum { Q4_0, Q4_1, Q8_0, Q6_K, FORMATS };
 
 #define UNIT 32
-#define MANY 16  // more rows of x than this are worth widened panels
+#define MANY 12  // more rows of x than this are worth widened panels
 
 typedef int16_t s16 __attribute__((vector_size(32)));
 typedef int32_t s32 __attribute__((vector_size(32)));
