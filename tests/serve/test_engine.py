@@ -27,10 +27,18 @@ def engines() -> dict[str, Callable[[], Engine]]:
         "few pages": lambda: Engine(pool(13), rows=6, max_len=LONGEST, pack=24),
         "small chunks": lambda: Engine(pool(40), rows=4, max_len=LONGEST, pack=3),
         "apart": lambda: Engine(pool(40), rows=4, max_len=LONGEST, pack=24, mix=False),
+        "as on a device": as_on_a_device,
         "not recorded": lambda: Engine(pool(40), rows=3, max_len=LONGEST, graphs=False),
         "rows": lambda: Engine(rows(3), paged=False),
         "rows apart": lambda: Engine(rows(3), paged=False, mix=False),
     }
+
+
+def as_on_a_device() -> Engine:
+    """Steps beside prompts go through `step_paged`."""
+    engine = Engine(pool(40), rows=6, max_len=LONGEST, pack=24)
+    engine.driver.packs_steps = False
+    return engine
 
 
 @pytest.fixture(params=engines())

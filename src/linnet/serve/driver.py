@@ -20,6 +20,8 @@ class Driver(Protocol):
     entries: Collection[str]
     sizes: Mapping[str, int | str]  # the generics of the model, as bound
     vocab: int
+    packs_steps: bool  # attention over pages takes packed prompts and steps alike, at full speed
+    pack: int  # so many tokens in a pass are worth it
 
     def run(self, entry: str, inputs: Sequence[Ints], steady: bool) -> torch.Tensor:
         """The entry's logits `[N, vocab]`; `steady`: calls of these shapes come again and again."""
@@ -50,6 +52,10 @@ class TorchDriver:
         whole = placement is not None and placement.trivial and model.shards is None
         self._steady = {"compile": "reduce-overhead"} if graphs and whole else {}
         self.vocab = self._vocab()
+        device = placement.home if placement is not None else torch.device("cpu")
+        self.packs_steps = device.type == "cpu"
+        # Products of more rows are no faster on a CPU, and who steps waits for them.
+        self.pack = 256 if device.type == "cpu" else 2048
 
     def _vocab(self) -> int:
         for name in ("decode_paged", "decode_rows"):

@@ -18,8 +18,6 @@ from linnet.serve.scheduler import Plan, Scheduler, Sequence
 from linnet.serve.text import Detokenizer, Text
 
 PAGED = ("prefill_paged", "decode_paged", "step_paged")
-PACK = 512
-"""Most tokens of a pass beside one for each row, where nobody says another number."""
 
 
 @dataclass(slots=True, eq=False)
@@ -40,7 +38,7 @@ class Engine:
     `model` is one that `linnet.torch.load` or `linnet.nest.load` made. Where it has the entries
     over pages, its caches are one pool (`Batch = 1`, `MaxSeq` positions, of which the first page is
     nobody's) for up to `rows` requests at once, each of at most `max_len` tokens; prompts may share
-    pages and come in chunks, at most `pack` tokens of them in a pass. Else (`paged=False`) each
+    pages and come in chunks, so that a pass has at most `pack` tokens. Else (`paged=False`) each
     request has a row of the caches. `mix` lets running requests advance in the passes that admit
     prompts, `graphs` records passes that come again and again, `pad` is the id that fills up what
     is not used, `max_group` the most prompts of one `prefill_slots`. With `text`, completions have
@@ -55,7 +53,7 @@ class Engine:
         paged: bool | None = None,
         rows: int | None = None,
         max_len: int | None = None,
-        pack: int = PACK,
+        pack: int | None = None,
         mix: bool = True,
         graphs: bool = True,
         pad: int = 0,
@@ -65,6 +63,7 @@ class Engine:
         self.driver = driver
         self.text = text
         positions, batch = (_size(driver, name) for name in ("MaxSeq", "Batch"))
+        most = driver.pack if pack is None else pack
         has_pages = all(name in driver.entries for name in PAGED) and batch == 1
         self.paged = has_pages if paged is None else paged
         if self.paged:
@@ -88,15 +87,15 @@ class Engine:
             self.max_len = min(max_len or positions, positions)
             size, pages = positions, batch
             self._passes = RowPasses(driver, batch, positions - 1, pad, mix, max_group)
-            pack = max(pack, self.max_len)
-        if not self.max_len > 1 or self.slots < 1 or pack < 1:
+            most = max(most, self.max_len) + self.slots
+        if not self.max_len > 1 or self.slots < 1 or most < 1:
             raise LinnetError(
-                f"rows is {self.slots}, max_len {self.max_len} and pack {pack}: a request needs a "
+                f"rows is {self.slots}, max_len {self.max_len} and pack {most}: a request needs a "
                 "row, two positions or more, and passes of at least a token"
             )
         self.pool = PagePool(pages, size)
         self._scheduler = Scheduler(
-            self.pool, rows=self.slots, budget=pack + self.slots, whole=not self.paged
+            self.pool, rows=self.slots, budget=max(most, self.slots + 1), whole=not self.paged
         )
         self._answers: dict[Sequence, _Answer] = {}
         self._over: list[Completion] = []

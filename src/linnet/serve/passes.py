@@ -27,12 +27,9 @@ class Passes(Protocol):
 
 
 def bucket(count: int, most: int | None = None) -> int:
-    """The padded length for so many tokens: 16, 32, 48, 64, then four to a doubling."""
-    if count <= 64:
-        padded = -(-count // 16) * 16
-    else:
-        step = 1 << ((count - 1).bit_length() - 3)
-        padded = -(-count // step) * step
+    """The padded length for so many tokens: of 16 up to 320, then four to a doubling."""
+    step = 16 if count <= 320 else 1 << ((count - 1).bit_length() - 3)
+    padded = -(-count // step) * step
     return padded if most is None else max(min(padded, most), count)
 
 
@@ -49,7 +46,8 @@ class PagedPasses:
 
     A row of the table is a chunk's; a chunk of one token steps, whether it is a prompt's last or
     follows an answer. `size` is a page's, `columns` the most pages of a request, `rows` the most
-    chunks.
+    chunks. Where the driver's attention over packed tokens takes steps as well as prompts,
+    `prefill_paged` is both in one: it has half the rows of logits that `step_paged` has.
     """
 
     driver: Driver
@@ -63,6 +61,8 @@ class PagedPasses:
         steps = [chunk for chunk in plan.chunks if chunk.count == 1]
         prompts = [chunk for chunk in plan.chunks if chunk.count > 1]
         if steps and prompts and self.mix:
+            if self.driver.packs_steps:
+                return at_ends(plan, plan.chunks, self._prompts(plan.chunks))
             return at_ends(plan, [*prompts, *steps], self._both(steps, prompts))
         parts = [self._prompts(prompts)] if prompts else []
         parts += [self._step(steps)] if steps else []
@@ -75,10 +75,10 @@ class PagedPasses:
     def _table(self, chunks: Sequence[Chunk], rows: int) -> Ints:
         """Each chunk's pages; the last column, and rows without a chunk, are the page of nobody.
 
-        The width is a power of two and one, or all.
+        The width is 4, 8, 16, ... and one, or all: a kernel reads no more than what is written.
         """
         widest = max((len(chunk.sequence.pages) for chunk in chunks), default=1)
-        width = min(1 << (widest - 1).bit_length(), self.columns)
+        width = min(max(4, 1 << (widest - 1).bit_length()), self.columns)
         table = np.full((rows, width + 1), NOBODYS, np.int32)
         for row, chunk in enumerate(chunks):
             pages = chunk.sequence.pages
@@ -97,7 +97,7 @@ class PagedPasses:
     def _prompts(self, prompts: Sequence[Chunk]) -> torch.Tensor:
         rows = self._rows(len(prompts))
         given = [*self._packed(prompts, rows), self._table(prompts, rows)]
-        return self.driver.run("prefill_paged", given, False)[: len(prompts)]
+        return self.driver.run("prefill_paged", given, True)[: len(prompts)]
 
     def _both(self, steps: Sequence[Chunk], prompts: Sequence[Chunk]) -> torch.Tensor:
         """The rows of prompts step too, in the last column, where nothing is kept or read."""
@@ -109,7 +109,7 @@ class PagedPasses:
         for row, chunk in enumerate(steps, count):
             tokens[row, 0], positions[row] = chunk.sequence.tokens[chunk.start], chunk.start
         packed = self._packed(prompts, rows)
-        logits = self.driver.run("step_paged", [*packed, tokens, positions, table], False)
+        logits = self.driver.run("step_paged", [*packed, tokens, positions, table], True)
         return torch.cat((logits[:count], logits[rows + count : rows + count + len(steps)]))
 
     def _packed(self, prompts: Sequence[Chunk], rows: int) -> list[Ints]:
@@ -136,18 +136,18 @@ class PagedPasses:
 
     def warm(self, prompts: Iterable[int]) -> None:
         for rows in doublings(self.rows):
-            for width in doublings(self.columns):
+            for width in doublings(self.columns, 4):
                 table, positions = np.zeros((rows, width + 1), np.int32), np.zeros(rows, np.int32)
                 self.driver.run("decode_paged", [positions[:, None], positions, table], True)
         for length in prompts:
-            nothing = np.zeros(bucket(length), np.int32)
-            one = [np.zeros(1, np.int32), np.zeros((1, 2), np.int32)]
-            self.driver.run("prefill_paged", [*[nothing] * 4, *one], False)
+            nothing, width = np.zeros(bucket(length), np.int32), doublings(self.columns, 4)[0]
+            one = [np.zeros(1, np.int32), np.zeros((1, width + 1), np.int32)]
+            self.driver.run("prefill_paged", [*[nothing] * 4, *one], True)
 
 
-def doublings(most: int) -> list[int]:
-    """1, 2, 4, ... and last the most."""
-    return [*(1 << k for k in range((most - 1).bit_length())), most]
+def doublings(most: int, first: int = 1) -> list[int]:
+    """The first number, twice it, ..., and last the most."""
+    return [one for k in range(32) if (one := first << k) < most] + [most]
 
 
 @dataclass(slots=True)
