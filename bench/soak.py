@@ -25,7 +25,7 @@ from statistics import median
 
 from bench.load import free_port, wait_for
 from bench.memory import held_kib
-from bench.soak_traffic import KINDS, Api, Case, Wrong, cases, reference
+from bench.soak_traffic import KINDS, Api, Case, Wrong, cases, letters_of, reference
 from bench.turns import project
 from linnet.diagnostics import LinnetError
 
@@ -132,7 +132,7 @@ def _soak(args: argparse.Namespace, log: Path) -> int:
     server = Server(args, log)
     try:
         api = Api(server.port)
-        every = cases(args.max_seq, args.new)
+        every = cases(letters_of(api, args.max_seq - args.new), args.new)
         for case in every:
             reference(api, case)
         _say(f"{len(every)} prompts were answered alone")

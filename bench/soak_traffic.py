@@ -50,15 +50,19 @@ class Case:
             )
 
 
-def cases(max_seq: int, new: int) -> list[Case]:
-    """Prompts of one word up to nearly all that fits, some of which begin alike."""
+def cases(letters: int, new: int) -> list[Case]:
+    """Prompts of one word up to so many letters, some of which begin alike."""
     draw = random.Random(7)
-    # A word may be a token for each of its letters; a long prompt is kept to what then fits.
-    letters = (max_seq - new) * 9 // 10
     lengths = [letters // 40, letters // 20, letters // 10, letters // 4, letters // 2, letters]
     found = [Case(_words(draw, length), new) for length in lengths]
     start = _words(draw, letters // 2)
     return found + [Case(f"{start} {end}", new) for end in ("one", "two", "three")]
+
+
+def letters_of(api: Api, tokens: int) -> int:
+    """How many letters of text such as ours fit into so many tokens, with some to spare."""
+    usage = api.good("/v1/completions", {"prompt": TEXT, "max_tokens": 1})["usage"]
+    return int(0.9 * tokens * len(TEXT) / usage["prompt_tokens"])
 
 
 def _words(draw: random.Random, letters: int) -> str:

@@ -56,7 +56,7 @@ def test_memory_that_grows_is_noticed() -> None:
 
 
 def test_prompts_fit_and_some_begin_alike() -> None:
-    every = cases(256, 16)
+    every = cases(240, 16)
     assert all(0 < len(case.prompt) <= 240 for case in every)
     assert len({case.prompt for case in every}) == len(every)
     assert every[-1].prompt[:100] == every[-2].prompt[:100]
