@@ -168,6 +168,7 @@ def test_a_stop_string_never_leaks(client: OpenAI) -> None:
     assert raw.decode() == said
 
 
+@pytest.mark.slow
 def test_likelihoods(client: OpenAI) -> None:
     options: Any = {"logprobs": True, "top_logprobs": 2, "temperature": 0, **FORCED}
     made = client.chat.completions.create(messages=HI, **options)
@@ -187,6 +188,7 @@ def test_likelihoods(client: OpenAI) -> None:
     assert "bytes:\\xc3" in (text.logprobs.tokens or ())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("prompt", "texts", "first"),
     [("hi", 1, "hi"), ([256, 256], 1, "hihi"), (["hi", "ho"], 2, "hi"), ([[256], [1, 2]], 2, "hi")],
@@ -221,6 +223,7 @@ def test_the_page(server: Server) -> None:
 # --- forms and tools --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "fits"),
     [
@@ -242,6 +245,7 @@ def test_answers_have_the_form_asked_for(client: OpenAI, asked: Any, fits: str) 
         assert re.fullmatch(fits, content or "", re.DOTALL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "g"}}])
 def test_a_tool_must_be_called(client: OpenAI, choice: Any) -> None:
     other = {"type": "function", "function": {"name": "g", "parameters": PARAMETERS}}
@@ -262,6 +266,7 @@ def test_a_tool_must_be_called(client: OpenAI, choice: Any) -> None:
     assert streamed.function.arguments == call.function.arguments
 
 
+@pytest.mark.slow
 def test_a_tool_may_be_called(client: OpenAI) -> None:
     said = 'So: <tool_call>\n{"name": "f", "arguments": {"day": "mo"}}\n</tool_call>'
     for tools in ([TOOL], None):
@@ -515,6 +520,7 @@ def test_what_goes_wrong_with_one_request_is_its_own(own: Engine) -> None:
             assert post(server, "/v1/completions", body).status_code == 200
 
 
+@pytest.mark.slow
 def test_a_server_drains(own: Engine) -> None:
     slow(own, 0.002)
     with serving(own) as server:
@@ -537,6 +543,7 @@ def test_a_key(own: Engine) -> None:
         assert made.status_code == 200
 
 
+@pytest.mark.slow
 def test_other_origins(own: Engine) -> None:
     asks = {"origin": "http://a.example", "access-control-request-method": "POST"}
     with serving(own, cors=("http://a.example",)) as server:
@@ -547,6 +554,7 @@ def test_other_origins(own: Engine) -> None:
         assert "access-control-allow-origin" not in made.headers
 
 
+@pytest.mark.slow
 def test_time_is_limited(own: Engine) -> None:
     slow(own, 0.01)
     with serving(own, limits=Limits(sending=0.2, seconds=0.2)) as server:
