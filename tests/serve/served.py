@@ -61,9 +61,9 @@ def model() -> Any:
     )
 
 
-def engine(said: Text = TEXT) -> Engine:
+def engine(said: Text = TEXT, max_len: int = LONGEST) -> Engine:
     """Four rows of up to 256 tokens."""
-    return Engine(model(), text=said, rows=ROWS, max_len=LONGEST)
+    return Engine(model(), text=said, rows=ROWS, max_len=max_len)
 
 
 def slow(made: Engine, pause: float) -> None:

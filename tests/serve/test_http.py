@@ -586,7 +586,7 @@ def test_counts(server: Server, client: OpenAI) -> None:
 
 
 @pytest.mark.slow
-def test_whatever_the_document_allows(server: Server, tmp_path: Path) -> None:
+def test_whatever_the_document_allows(made: Engine, tmp_path: Path) -> None:
     """schemathesis asks all that the server's own OpenAPI document allows, and what it forbids.
 
     Fields may agree with the document and not with each other: that one is a 400 is no failure.
@@ -594,12 +594,15 @@ def test_whatever_the_document_allows(server: Server, tmp_path: Path) -> None:
     command = [
         str(Path(sys.executable).with_name("schemathesis")),
         "run",
-        f"{server.address}/openapi.json",
+        "openapi.json",
         *("--phases", "coverage,fuzzing", "--max-examples", "10", "--seed", "1"),
         *("--exclude-checks", "positive_data_acceptance"),
         *("--request-timeout", "120", "--no-color"),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    with serving(engine(max_len=40)) as server:
+        command[2] = f"{server.address}/openapi.json"
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    made.reset()
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr
 
 
@@ -612,3 +615,8 @@ def test_an_address_that_cannot_be_had(server: Server) -> None:
     ]:
         with pytest.raises(LinnetError, match=problem):
             bind(host, number)
+
+
+def test_pieces_are_sent_at_once(server: Server) -> None:
+    """asyncio turns the wait for more off where it knows that a socket speaks TCP."""
+    assert server.socket.proto == socket.IPPROTO_TCP

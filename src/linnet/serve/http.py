@@ -62,8 +62,10 @@ def bind(host: str, port: int) -> socket.socket:
     if not 0 <= port <= 65535:
         raise LinnetError(f"port {port}: ports are numbers from 0 (any free one) to 65535")
     try:
-        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listening = socket.socket(family, socket.SOCK_STREAM)
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+        family, kind, protocol, _, address = found[0]
+        # With its protocol named: only then does asyncio send each piece without waiting for more.
+        listening = socket.socket(family, kind, protocol)
     except OSError as error:
         raise LinnetError(f"cannot listen at {where}: {error.strerror or error}") from None
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
