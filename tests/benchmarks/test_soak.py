@@ -49,7 +49,7 @@ def test_a_wrong_answer_is_noticed() -> None:
 
 def test_memory_that_grows_is_noticed() -> None:
     found = Found(memory=[(float(k), 1 << 20) for k in range(100)])
-    assert found.growth(100) == 0.0
+    assert found.growth(100) == 0.0 and found.course(100) == [1024] * 11
     found.memory = [(float(k), (1 << 20) + (k << 10)) for k in range(100)]
     assert found.growth(100) == pytest.approx(64.5, abs=1)
     assert not Found().growth(100) <= 32  # nothing measured is no pass
