@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import linnet.torch
-from linnet.diagnostics import LinnetError
+from linnet.diagnostics import InternalError, LinnetError
 from linnet.serve import Completion, Engine, Request, RequestError
 
 from .decoders import CLOSE, LONGEST, VOCAB, decoder, greedy, lone_logits, pool, rows
@@ -179,6 +179,50 @@ def test_each_token_is_told_as_it_comes() -> None:
     assert [one.reason for one in answers] == ["length", "enough"]
     for one in answers:
         assert [token for choice, token in told if choice == one.choice] == one.tokens
+
+
+def test_one_bad_request_leaves_nothing_of_the_others() -> None:
+    engine = Engine(pool(40), rows=4)
+    with pytest.raises(RequestError, match="empty"):
+        engine.run([Request(PROMPT, 3, n=2), Request([], 3)])
+    assert (engine.busy, engine.load.waiting, engine.stats.requests) == (False, 0, 1)
+
+
+def test_what_a_callback_raises_takes_no_token_from_anyone() -> None:
+    def on_token(completion: Completion, token: int) -> None:
+        if len(completion.tokens) == 2:
+            raise KeyError(token)
+
+    engine = Engine(pool(40), rows=4)
+    first = engine.submit(Request(PROMPT, 5, n=2, on_token=on_token))
+    raised, answers = 0, [*first.choices, engine.submit(Request(PROMPT[2:], 5))]
+    while engine.busy:
+        try:
+            engine.step()
+        except KeyError:
+            raised += 1
+    assert raised == 1
+    check_answers(answers)
+
+
+def test_a_form_that_breaks_down_ends_one_answer_alone() -> None:
+    class Form:
+        finished = False
+
+        def start(self) -> Form:
+            return self
+
+        def allowed(self) -> list[int]:
+            return [0xFFFFFFFF] * (VOCAB // 32 + 1)
+
+        def accept(self, token: int) -> None:
+            raise InternalError("grammar", f"token {token} is too much")
+
+    engine = Engine(pool(40), rows=4)
+    (bad, good), _ = engine.run([Request(PROMPT, 5, grammar=Form()), Request(PROMPT, 5)])
+    assert (bad.reason, good.reason) == ("error", "length")
+    assert bad.error is not None and "too much" in bad.error
+    greedy(PROMPT, good.tokens)
 
 
 @pytest.mark.slow

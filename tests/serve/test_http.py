@@ -22,7 +22,9 @@ from openai import AsyncOpenAI, OpenAI
 from linnet.diagnostics import LinnetError
 from linnet.serve.engine import Engine
 from linnet.serve.http import Limits, Server, bind
+from linnet.serve.metrics import Metrics
 from linnet.serve.request import Request
+from linnet.serve.worker import Worker
 
 from .served import TEXT, engine, serving, slow
 
@@ -316,6 +318,8 @@ def test_what_a_tool_said_is_read(client: OpenAI) -> None:
         ("completions", {"prompt": "x", "model": "other"}, 404, "model"),
         ("completions", {"prompt": "x", "max_tokens": 256}, 400, "max_tokens"),
         ("completions", {"prompt": "x" * 256}, 400, "prompt"),
+        ("completions", {"prompt": "x" * 99_999}, 400, "prompt"),
+        ("completions", {"prompt": "x", "repetition_penalty": 1e-300}, 400, "repetition_penalty"),
         ("completions", {"prompt": "x", "max_tokens": -1}, 400, "max_tokens"),
         ("completions", {"prompt": "x", "max_tokens": "9"}, 400, "max_tokens"),
         ("completions", {"prompt": "x", "temperature": 2.5}, 400, "temperature"),
@@ -336,6 +340,12 @@ def test_what_a_tool_said_is_read(client: OpenAI) -> None:
         ("chat/completions", {"messages": [{"role": "x"}]}, 400, "messages[0].role"),
         ("chat/completions", {"messages": HI, "max_tokens": 0}, 400, "max_tokens"),
         ("chat/completions", {"messages": HI, "audio": {}}, 400, "audio"),
+        (
+            "chat/completions",
+            {"messages": HI, "chat_template_kwargs": {"self": 1}},
+            400,
+            "messages",
+        ),
         ("chat/completions", {"messages": HI, "functions": [{}]}, 400, "functions"),
         ("chat/completions", {"messages": HI, "reasoning_effort": "low"}, 400, "reasoning_effort"),
         ("chat/completions", {"messages": HI, "top_logprobs": 1}, 400, "top_logprobs"),
@@ -397,6 +407,8 @@ def test_what_is_wrong_is_named(
 def test_limits_are_told(server: Server) -> None:
     message = post(server, "/v1/completions", {"prompt": "x" * 300}).json()["error"]["message"]
     assert "300 tokens" in message and "holds 256 tokens" in message
+    message = post(server, "/v1/completions", {"prompt": "x" * 99_999}).json()["error"]["message"]
+    assert "99999 characters" in message and "holds 256 tokens" in message
 
 
 def test_a_body_must_be_json_and_small(server: Server) -> None:
@@ -435,14 +447,14 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def open_stream(server: Server, kind: str = "stream") -> socket.socket:
+def open_stream(server: Server, kind: str = "stream", sent: int | None = None) -> socket.socket:
     body = json.dumps(LONG | {"stream": kind == "stream"}).encode()
     host, port = server.address.removeprefix("http://").split(":")
     connection = socket.create_connection((host, int(port)))
     connection.sendall(
         b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
         b"connection: close\r\n"
-        b"content-length: %d\r\n\r\n%s" % (len(body), body)
+        b"content-length: %d\r\n\r\n%s" % (len(body), body[:sent])
     )
     return connection
 
@@ -462,6 +474,43 @@ def test_who_leaves_frees_what_was_held(own: Engine, kind: str) -> None:
         wait_for(lambda: not own.busy)
         assert own.stats.generated_tokens < 100 and server.worker.open == 0
         assert own.pool.free == own.pool.pages
+
+
+def test_who_leaves_before_the_request_is_whole_is_no_fault_of_ours(own: Engine) -> None:
+    def counted(code: str) -> float:
+        return float(server.metrics.responses.labels(code)._value.get())
+
+    with serving(own) as server:
+        connection = open_stream(server, sent=-1)
+        connection.close()
+        wait_for(lambda: counted("499") == 1)
+        assert counted("500") == 0
+
+
+def test_who_does_not_read_holds_each_character_once(own: Engine) -> None:
+    async def held() -> list[str]:
+        worker = Worker(own, Metrics(own))
+        worker.start()
+        answers = worker.submit([Request(TEXT.encode("a"), 40, n=2)])
+        await answers.accepted()
+        wait_for(lambda: answers.closed)
+        worker.stop()
+        texts = ["", ""]
+        async for news in answers:
+            for one in news:
+                texts[one.choice] += one.text
+        assert [one.text for one in answers.completions] == texts
+        return texts
+
+    assert all(map(len, asyncio.run(held())))
+
+
+def test_a_bug_is_told_in_the_shape_of_the_api(own: Engine, monkeypatch: Any) -> None:
+    with serving(own) as server:
+        monkeypatch.setattr(server.api, "preparer", None)
+        made = WEB.get(server.address + "/v1/models")
+        assert made.status_code == 500
+        assert made.json()["error"]["type"] == "server_error"
 
 
 def test_an_overfull_queue(own: Engine) -> None:
@@ -533,7 +582,7 @@ def test_a_server_drains(own: Engine) -> None:
 
 
 def test_a_key(own: Engine) -> None:
-    with serving(own, api_key="secret") as server:
+    with serving(own, api_key=" secret\n") as server:  # as files have them
         assert WEB.get(server.address + "/health").status_code == 200
         for key in ("wrong", "secre"):
             made = post(server, "/v1/completions", {}, authorization=f"Bearer {key}")
@@ -612,6 +661,7 @@ def test_an_address_that_cannot_be_had(server: Server) -> None:
         ("127.0.0.1", port, "in use"),
         ("127.0.0.1", 70000, "65535"),
         ("no.such.host.invalid", 0, "cannot listen"),
+        ("a..b", 0, "cannot listen"),
     ]:
         with pytest.raises(LinnetError, match=problem):
             bind(host, number)

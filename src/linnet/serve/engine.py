@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from linnet.diagnostics import LinnetError
+from linnet.diagnostics import InternalError, LinnetError
 from linnet.serve.driver import Driver, TorchDriver
 from linnet.serve.pages import PagePool
 from linnet.serve.passes import PagedPasses, Passes, RowPasses
@@ -196,12 +196,20 @@ class Engine:
         """All answers, in the order of requests and their choices, and what it took."""
         before, self.stats = self.stats, Stats()
         started = time.monotonic()
-        firsts = [self.submit(request) for request in requests]
-        while self.busy:
-            self.step()
-        stats, self.stats = self.stats, before
-        stats.seconds = time.monotonic() - started
-        _add(self.stats, stats)
+        firsts: list[Completion] = []
+        try:
+            for request in requests:
+                firsts.append(self.submit(request))
+            while self.busy:
+                self.step()
+        except BaseException:  # nobody else asks for these
+            for one in [one for first in firsts for one in first.choices]:
+                self.cancel(one)
+            raise
+        finally:
+            stats, self.stats = self.stats, before
+            stats.seconds = time.monotonic() - started
+            _add(self.stats, stats)
         return [one for first in firsts for one in first.choices], stats
 
     # ------------------------------------------------ a step
@@ -230,9 +238,7 @@ class Engine:
             for answer, message in failed:
                 answer.completion.error = message
                 self._end(answer, "error")
-            now = time.monotonic()
-            for answer, one in drawn:
-                self._take(answer, one, now)
+            self._take_all(drawn)
         over, self._over = self._over, []
         return over
 
@@ -273,6 +279,18 @@ class Engine:
             return [(answer, one) for (_, answer), one in zip(answers, drawn, strict=True)], failed
         return [], failed
 
+    def _take_all(self, drawn: list[tuple[_Answer, Drawn]]) -> None:
+        """Each answer has its token; then what a callback raised is raised."""
+        now = time.monotonic()
+        raised: BaseException | None = None
+        for answer, one in drawn:
+            try:
+                self._take(answer, one, now)
+            except BaseException as error:
+                raised = raised or error
+        if raised is not None:
+            raise raised
+
     def _take(self, answer: _Answer, drawn: Drawn, now: float) -> None:
         """The token belongs to the answer, which may end with it."""
         completion, request = answer.completion, answer.completion.request
@@ -303,7 +321,11 @@ class Engine:
             if answer.stream.stopped is not None:
                 return "stop"
         if answer.matcher is not None:
-            answer.matcher.accept(token)
+            try:
+                answer.matcher.accept(token)
+            except (LinnetError, InternalError) as error:  # it fails alone
+                answer.completion.error = str(error)
+                return "error"
             if answer.matcher.finished:
                 return "eos"
         if len(answer.sequence.tokens) < answer.sequence.limit:

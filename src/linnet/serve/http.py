@@ -43,6 +43,8 @@ DROPPED = 16
 """Of too large a body, so many times the limit is read before the connection is given up."""
 SLOW_READERS = 10
 """Seconds that a client has to read what is finished, once the server is ending."""
+LEFT = 499
+"""The status, in the counts, of who went away before the request was whole."""
 OPEN = ("/health", "/")
 """Answered without a key."""
 
@@ -66,8 +68,9 @@ def bind(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = found[0]
         # With its protocol named: only then does asyncio send each piece without waiting for more.
         listening = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise LinnetError(f"cannot listen at {where}: {error.strerror or error}") from None
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise LinnetError(f"cannot listen at {where}: {reason}") from None
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind(address)
@@ -217,18 +220,15 @@ class Front:
     def __init__(self, app: ASGIApp, metrics: Metrics, api_key: str | None) -> None:
         self.app = app
         self.metrics = metrics
-        self.key = None if api_key is None else api_key.encode()
+        self.key = None if api_key is None else api_key.strip().encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        status = 0
 
         async def counting(message: Message) -> None:
-            nonlocal status
             if message["type"] == "http.response.start":
-                status = message["status"]
-                self.metrics.responses.labels(str(status)).inc()
+                self.metrics.responses.labels(str(message["status"])).inc()
             await send(message)
 
         try:
@@ -237,13 +237,8 @@ class Front:
             await self.app(scope, receive, counting)
         except ApiError as error:
             await failure(error)(scope, receive, counting)
-        except ClientDisconnect:
-            pass
-        except Exception as error:
+        except Exception as error:  # the client has been told
             report(f"{scope['method']} {scope['path']}", error)
-            if not status:
-                told = ApiError(500, f"a bug of the server: {type(error).__name__}")
-                await failure(told)(scope, receive, counting)
 
     def _check(self, scope: Scope) -> None:
         given = dict(scope["headers"]).get(b"authorization", b"")
@@ -291,6 +286,15 @@ async def _http_error(request: Request, error: Exception) -> Response:
     return failure(told)
 
 
+async def _gone(request: Request, error: Exception) -> Response:
+    """Nobody reads it; it is counted as what it is."""
+    return Response(status_code=LEFT)
+
+
+async def _bug(request: Request, error: Exception) -> Response:
+    return failure(ApiError(500, f"a bug of the server: {type(error).__name__}"))
+
+
 async def _api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
     return failure(error)
@@ -326,7 +330,12 @@ class Api:
                 Route("/openapi.json", self.openapi),
                 Route("/", self.page),
             ],
-            exception_handlers={HTTPException: _http_error, ApiError: _api_error},
+            exception_handlers={
+                HTTPException: _http_error,
+                ApiError: _api_error,
+                ClientDisconnect: _gone,
+                Exception: _bug,
+            },
         )
 
     async def completions(self, request: Request) -> Response:

@@ -34,6 +34,9 @@ class Pieces:
         stated = json.loads(text.tokenizer.to_str())
         self._byte_level = '"ByteLevel"' in json.dumps(stated.get("decoder"))
         self._added = {one["id"]: one["content"] for one in stated.get("added_tokens") or ()}
+        # Where all text is known, each character of it is one of a token's name at least.
+        known = self._byte_level or bool(stated["model"].get("byte_fallback"))
+        self.longest = max(map(len, text.tokenizer.get_vocab())) if known else None
         self.size = text.tokenizer.get_vocab_size(with_added_tokens=True)
 
     @lru_cache(maxsize=1 << 16)  # noqa: B019 - one object for each server

@@ -19,6 +19,8 @@ from linnet.serve.tools import Format, format_of, marks_of, schema_of_calls
 from linnet.serve.worker import NAMES
 
 DEFAULT_TOKENS = 16
+_SHRINKING = 4
+"""A tokenizer may make one of so many characters before it looks for tokens."""
 RESERVED = ("messages", "tools")
 
 
@@ -81,7 +83,7 @@ class Preparer:
 
     def _ids(self, prompt: str | list[int], body: CompletionBody) -> list[int]:
         if isinstance(prompt, str):
-            return self._encode(lambda: self.text.encode(prompt), "prompt")
+            return self._encode(prompt, "prompt")
         size = self.text.vocab or self.pieces.size
         for token in prompt:
             if token >= size:
@@ -97,7 +99,7 @@ class Preparer:
         self._named(body)
         tools = self._tools(body)
         rendered = self._rendered(body, tools)
-        ids = self._encode(lambda: self.text.encode(rendered, special=False), "messages")
+        ids = self._encode(rendered, "messages", special=False)
         parser: Callable[[], Any] | None = None
         grammar: Grammar | None = None
         found = self.format
@@ -195,9 +197,19 @@ class Preparer:
                 "model_not_found",
             )
 
-    def _encode(self, encode: Callable[[], list[int]], field: str) -> list[int]:
+    def _encode(self, text: str, field: str, special: bool = True) -> list[int]:
+        """The text as ids; raises ApiError where it is none, or so long that nobody need count."""
+        longest = self.pieces.longest
+        if longest is not None and len(text) > _SHRINKING * longest * self.max_len:
+            raise ApiError(
+                400,
+                f"the prompt is {len(text)} characters long, and the context holds {self.max_len} "
+                "tokens, prompt and answer together: shorten it",
+                field,
+                "context_length_exceeded",
+            )
         try:
-            return encode()
+            return self.text.encode(text, special=special)
         except LinnetError as error:
             raise ApiError(400, str(error), field, "invalid_value") from None
 

@@ -94,7 +94,7 @@ class Body(Part):
     ignore_eos: bool | None = Field(None, description="Go on where the model would end.")
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
-    repetition_penalty: float | None = Field(None, gt=0, le=10)
+    repetition_penalty: float | None = Field(None, ge=0.01, le=10)
     logit_bias: dict[str, Bias] | None = Field(None, description="By token id.")
     stream: bool | None = Field(None, description="Server-sent events instead of one document.")
     stream_options: StreamOptions | None = None

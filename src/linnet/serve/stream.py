@@ -76,9 +76,8 @@ class Growth:
             if self.likelihoods is not None:
                 self.likelihoods.push(completion, self.number)
             self.number += 1
-        new = news.text[self.sent :]
-        self.sent += len(new)
-        return new
+        self.sent += len(news.text)
+        return news.text
 
     def entries(self) -> list[Entry] | None:
         """Those of the tokens whose text is given out now."""

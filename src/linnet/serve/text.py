@@ -109,7 +109,12 @@ class Text:
         return text
 
     def render_chat(
-        self, messages: Sequence[Message], *, add_generation_prompt: bool = True, **variables: Any
+        self,
+        messages: Sequence[Message],
+        /,
+        *,
+        add_generation_prompt: bool = True,
+        **variables: Any,
     ) -> str:
         """The conversation as the model was trained to read it, up to where its answer begins."""
         if self.template is None:
@@ -129,7 +134,12 @@ class Text:
             raise ChatError(f"the chat template of {self.origin} refuses: {reason}") from error
 
     def encode_chat(
-        self, messages: Sequence[Message], *, add_generation_prompt: bool = True, **variables: Any
+        self,
+        messages: Sequence[Message],
+        /,
+        *,
+        add_generation_prompt: bool = True,
+        **variables: Any,
     ) -> list[int]:
         """The ids of the rendered conversation; only its template adds special tokens."""
         rendered = self.render_chat(

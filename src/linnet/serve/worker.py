@@ -24,7 +24,7 @@ NAMES = {"stop_ids": "stop_token_ids", "max_new_tokens": "max_tokens", "grammar"
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """Answer `choice` has one token more, and this text so far; without a token, it is finished."""
+    """Answer `choice` has one token more, and this new text; without a token, it is finished."""
 
     choice: int
     token: int | None
@@ -42,12 +42,18 @@ class Answers:
     news: list[News] = field(default_factory=list[News])
     queue: asyncio.Queue[list[News] | ApiError | None] = field(default_factory=asyncio.Queue)
     last: dict[int, float] = field(default_factory=dict[int, float])
+    told: dict[int, int] = field(default_factory=dict[int, int])  # characters
     closed: bool = False
 
     @property
     def count(self) -> int:
         """How many answers these will be."""
         return sum(request.n for request in self.requests)
+
+    def tell(self, choice: int, token: int | None, text: str) -> None:
+        """The answer's text is this now; who reads slowly holds no more than what is new in it."""
+        self.news.append(News(choice, token, text[self.told.get(choice, 0) :]))
+        self.told[choice] = len(text)
 
     async def accepted(self) -> None:
         """Returns once the engine has taken all requests; raises ApiError where it refuses one."""
@@ -220,7 +226,7 @@ class Worker:
         before = answers.last.get(choice)
         answers.last[choice] = now
         self.metrics.token(now - (completion.submitted if before is None else before), not before)
-        answers.news.append(News(choice, token, completion.text))
+        answers.tell(choice, token, completion.text)
         self._told[answers] = None
 
     def _finished(self, completion: Completion) -> None:
@@ -230,7 +236,7 @@ class Worker:
         seconds = (completion.finished or monotonic()) - completion.submitted
         self._seconds += 0.1 * (seconds - self._seconds)
         self.metrics.finished(completion, seconds)
-        answers.news.append(News(choice, None, completion.text))
+        answers.tell(choice, None, completion.text)
         answers.unfinished.discard(choice)
         self._told[answers] = None
         if not answers.unfinished:
