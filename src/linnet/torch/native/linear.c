@@ -336,7 +336,12 @@ void some_rows(int x_kind, const char *x, long ldx, long m, Unpack *unpack, cons
             for (long k0 = 0; k0 < k; k0 += deep) {
                 long k1 = k0 + deep < k ? k0 + deep : k, ldw = dense ? w->ldw / 4 : deep + 8;
                 const float *own = dense ? (const float *)(w->w + n * w->ldw) + k0 : wide;
-                for (int i = 0; i < some && !dense; i++) unpack(w, n + i, k0, k1, wide + i * ldw);
+                for (int i = 0; i < some && !dense; i++) {
+                    // The next rows' columns, while these are multiplied.
+                    const char *next = w->w + (n + some + i) * w->ldw + w->ldw * k0 / k;
+                    for (long j = 0; j < w->ldw * (k1 - k0) / k; j += 64) __builtin_prefetch(next + j);
+                    unpack(w, n + i, k0, k1, wide + i * ldw);
+                }
                 for (long p = 0; p < count; p++)
                     strips(some, m - p * PANEL > VW ? 2 : 1, own, ldw, panels + (p * k + k0) * PANEL, k1 - k0,
                            sums + (n - n0) * lds + p * PANEL, lds, k0 == 0);
