@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 from urllib.parse import quote
@@ -386,13 +387,14 @@ def _invalid(error: ValidationError) -> ApiError:
 
 
 def _plain(message: str) -> str:
-    return message.replace("Input should be", "it should be", 1)
+    said = re.sub(r"^(Input|List|String|Dictionary) should", "it should", message)
+    return said.replace(" after validation", "")
 
 
 def _alternatives(problems: Iterable[Any]) -> str:
     """What a field of several kinds may be."""
-    listed = dict.fromkeys(_plain(one["msg"]).removeprefix("it should be ") for one in problems)
-    return "it should be " + ", or ".join(listed)
+    listed = dict.fromkeys(_plain(one["msg"]).removeprefix("it should ") for one in problems)
+    return "it should " + ", or ".join(listed)
 
 
 def _path(place: tuple[int | str, ...]) -> Iterable[str]:
