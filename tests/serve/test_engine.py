@@ -243,15 +243,21 @@ def test_new_weights_between_two_steps() -> None:
 
 
 def test_logits_that_are_no_numbers_end_one_answer_alone() -> None:
-    broken = decoder(Batch=1, MaxSeq=120, PageSize=4)
+    broken = decoder(Batch=1, MaxSeq=56, PageSize=4)
     with torch.no_grad():
         broken.get_parameter("embedding.weight")[7] = float("nan")
-    engine = Engine(broken, rows=4)
+    engine = Engine(broken, rows=4, max_len=24)
     (bad, good), _ = engine.run([Request([*PROMPT, 7], 5), Request(PROMPT, 5)])
     assert (bad.reason, bad.tokens) == ("error", [])
     assert bad.error == "a logit is not a number, so that none can be drawn"
     greedy(PROMPT, good.tokens)
     engine.check()
+    for taken in range(1, 8):  # what the bad one's pages held disturbs nobody who has them next
+        (bad, *_), _ = engine.run([Request([7] * 19, 5, n=2)])
+        (again,), _ = engine.run([Request(PROMPT[:taken], 5)])
+        assert (again.reason, bad.reason) == ("length", "error")
+        greedy(again.request.prompt, again.tokens)
+        engine.check()
 
 
 def test_reset_leaves_nothing() -> None:

@@ -31,6 +31,10 @@ class Driver(Protocol):
         """Pages of `size` positions become copies of others, one after the other."""
         ...
 
+    def clear_pages(self, pages: Sequence[int], size: int) -> None:
+        """Pages of `size` positions hold zeros."""
+        ...
+
     def copy_weights(self, model: Any) -> None:
         """The weights become those of another model of the same source."""
         ...
@@ -84,6 +88,12 @@ class TorchDriver:
                         slice(page * size, (page + 1) * size) for page in (source, target)
                     )
                     cache[:, :, written] = cache[:, :, read]
+
+    def clear_pages(self, pages: Sequence[int], size: int) -> None:
+        with torch.inference_mode():
+            for cache in self._caches():
+                for page in pages:
+                    cache[:, :, page * size : (page + 1) * size] = 0
 
     def _caches(self) -> list[torch.Tensor]:
         """The states `[Batch, KvHeads, MaxSeq, D]`."""

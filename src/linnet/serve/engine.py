@@ -10,7 +10,7 @@ from typing import Any
 
 from linnet.diagnostics import InternalError, LinnetError
 from linnet.serve.driver import Driver, TorchDriver
-from linnet.serve.pages import PagePool
+from linnet.serve.pages import NOBODYS, PagePool
 from linnet.serve.passes import PagedPasses, Passes, RowPasses
 from linnet.serve.request import Completion, Load, Matcher, Request, RequestError, Stats
 from linnet.serve.sampling import Draw, DrawError, Drawn, draw
@@ -235,9 +235,7 @@ class Engine:
             self._scheduler.apply(plan, {answer.sequence: 0 for answer, _ in failed} | tokens)
             self.stats.steps += 1
             self.stats.prefills += any(chunk.count > 1 for chunk in plan.chunks)
-            for answer, message in failed:
-                answer.completion.error = message
-                self._end(answer, "error")
+            self._fail(failed)
             self._take_all(drawn)
         over, self._over = self._over, []
         return over
@@ -278,6 +276,19 @@ class Engine:
                 continue
             return [(answer, one) for (_, answer), one in zip(answers, drawn, strict=True)], failed
         return [], failed
+
+    def _fail(self, failed: list[tuple[_Answer, str]]) -> None:
+        """The answers are over, and what no number is leaves the pages with them.
+
+        A query does not see what is not written yet of a page, yet may count it as 0 times that.
+        """
+        pages = [page for answer, _ in failed for page in answer.sequence.pages]
+        for answer, message in failed:
+            answer.completion.error = message
+            self._end(answer, "error")
+        if pages and self.paged:
+            free = self.pool.forget_free(pages)
+            self.driver.clear_pages([NOBODYS, *free], self.pool.size)
 
     def _take_all(self, drawn: list[tuple[_Answer, Drawn]]) -> None:
         """Each answer has its token; then what a callback raised is raised."""

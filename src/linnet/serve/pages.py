@@ -96,6 +96,16 @@ class PagePool:
         self._found.clear()
         self._content.clear()
 
+    def forget_free(self, pages: Iterable[int]) -> list[int]:
+        """Those of the pages that nobody holds, whose content is no longer found."""
+        free = [page for page in dict.fromkeys(pages) if self.is_free(page)]
+        for page in free:
+            if page in self._reusable:
+                del self._reusable[page]
+                del self._found[self._content.pop(page)]
+                self._blank.append(page)
+        return free
+
     def check(self, held: Iterable[Sequence[int]]) -> None:
         """Raises AssertionError unless the books balance, given the pages of every holder."""
         counts = [0] * (self.pages + 1)
