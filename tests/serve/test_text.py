@@ -316,6 +316,22 @@ def test_a_broken_template_is_the_checkpoints_fault() -> None:
 # --- text as tokens arrive --------------------------------------------------------------------
 
 
+def test_tokens_that_give_no_text_are_not_read_again_and_again(monkeypatch: Any) -> None:
+    read, sizes = text(), list[int]()
+    decode = Text.decode
+
+    def counting(self: Text, ids: list[int], **options: Any) -> str:
+        sizes.append(len(ids))
+        return decode(self, ids, **options)
+
+    monkeypatch.setattr(Text, "decode", counting)
+    inside = VOCABULARY.index("Ģ")  # a byte that begins no character
+    given = [END] * 90 + [inside] * 90 + read.encode("é hi") + [END] * 90 + read.encode("🙂")
+    told = "".join(pieces(read.stream(), given))
+    assert max(sizes) < 80
+    assert told.endswith("é hi🙂") and set(told[:-5]) == {"\ufffd"}
+
+
 def pieces(stream: Detokenizer, ids: list[int]) -> list[str]:
     return [*map(stream.push, ids), stream.finish()]
 

@@ -38,6 +38,7 @@ _SPECIAL = (
     "mask_token",
 )
 _BROKEN = "\ufffd"
+_PENDING = 32
 NOTHING = -1
 SECONDS = 10.0
 _LARGE = 1 << 24
@@ -176,7 +177,11 @@ class Detokenizer:
             return ""
         self._ids.append(token)
         new = self._new()
-        if not new or new.endswith(_BROKEN):
+        if not new:
+            self._forget_special(token)
+            return ""
+        # No character has so many tokens: what does not end by then is none.
+        if new.endswith(_BROKEN) and len(self._ids) - self._read < _PENDING:
             return ""
         self._start, self._read = self._read, len(self._ids)
         return self._settle(new)
@@ -189,6 +194,12 @@ class Detokenizer:
         self._start = self._read = len(self._ids)
         rest, self._held = self._held, ""
         return text + rest
+
+    def _forget_special(self, token: int) -> None:
+        """A special token that gives no text is not decoded again beside those that follow."""
+        alone = [token]
+        if self._text.decode(alone, skip_special=False) and not self._text.decode(alone):
+            del self._ids[-1]
 
     def _new(self) -> str:
         before = self._text.decode(self._ids[self._start : self._read])
