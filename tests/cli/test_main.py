@@ -44,7 +44,7 @@ def test_every_command_explains_itself(
         (["chek"], "no command `chek`; did you mean `check`?"),
         (["weather"], "no command `weather`; linnet --help lists them"),
         (["check"], "the following arguments are required: PATH"),
-        (["check", "--nope", "x"], "unrecognized arguments: --nope"),
+        (["check", "--nope", "x"], "--nope; linnet check --help lists them"),
         (["--nope"], "unrecognized arguments: --nope"),
     ],
 )

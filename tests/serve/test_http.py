@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import math
 import re
 import socket
@@ -432,6 +433,44 @@ def test_what_is_ignored_is_said(server: Server) -> None:
     made = post(server, "/v1/completions", {"prompt": "x", "store": True, "a\r\nb: ü": 1})
     assert made.status_code == 200
     assert made.headers["x-linnet-ignored"] == "store, a%0D%0Ab%3A%20%C3%BC"
+
+
+def test_what_other_servers_call_it_names_what_does_it_here(server: Server) -> None:
+    made = post(server, "/v1/completions", {"prompt": "x", "structured_outputs": {"regex": "a"}})
+    assert made.status_code == 400
+    error = made.json()["error"]
+    assert error["param"] == "structured_outputs" and "guided_regex" in error["message"]
+    # Nothing is asked for, so nothing is refused.
+    assert post(server, "/v1/completions", {"prompt": "x", "grammar": ""}).status_code == 200
+
+
+def test_lengths_are_told_in_plain_words(server: Server) -> None:
+    made = post(server, "/v1/completions", {"prompt": "x", "stop": ["a"] * 5})
+    said = made.json()["error"]["message"]
+    assert said.endswith("it should be a valid string, or have at most 4 items, not 5")
+
+
+def test_every_request_is_a_line_of_the_log(server: Server) -> None:
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    log = logging.getLogger("linnet.serve")
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        body = {"prompt": "x", "max_tokens": 3, "ignore_eos": True}
+        assert post(server, "/v1/completions", body).status_code == 200
+        assert WEB.get(server.address + "/v1/a%0Ab").status_code == 404
+        assert WEB.get(server.address + "/health").status_code == 200
+        wait_for(lambda: len(lines) == 2)
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(logging.NOTSET)
+    first, second = lines
+    assert re.fullmatch(
+        r"POST /v1/completions: 200, \d+ \+ 3 tokens \(length\), \d+\.\d\d s", first
+    )
+    assert second.startswith("GET /v1/a%0Ab: 404, ")
 
 
 # --- a server's life --------------------------------------------------------------------------

@@ -116,6 +116,7 @@ def test_a_second_signal_ends_at_once() -> None:
         ((MODEL, "--dtype", "f8"), "--dtype is f8"),
         ((MODEL, "--api-key", ""), "--api-key"),
         (("bert-base-uncased", "--port", "0"), "not for text generation"),
+        ((MODEL, "--port", "0", "--weights", "/nope"), "--weights /nope: no such file"),
     ],
 )
 def test_a_mistake_is_one_line(

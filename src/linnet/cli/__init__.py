@@ -82,7 +82,11 @@ def _report(error: LinnetError, color: bool) -> None:
 
 
 def _run(words: list[str]) -> int:
-    args = _parser(words).parse_args(words)
+    parser = _parser(words)
+    args, unknown = parser.parse_known_args(words)
+    if unknown:
+        where = "linnet" if args.command is None else f"linnet {args.command}"
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}; {where} --help lists them")
     if args.command is None:
         _parser([]).print_help(sys.stderr)
         return USAGE

@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from linnet.diagnostics import LinnetError
@@ -141,6 +142,8 @@ def open_model(args: argparse.Namespace, card: Any, tokenizer: str | None = None
     from linnet.nest.progress import TextProgress
     from linnet.nest.text import load_text
 
+    if args.weights is not None and not Path(args.weights).exists():
+        raise LinnetError(f"--weights {args.weights}: no such file or directory")
     with needing(card, ("prefill",), fetches=args.weights is None, std_root=args.std):
         files = None if args.weights is not None else fetch_weights(card, TextProgress(sys.stderr))
         place = args.weights if files is None else list(files.text_files)

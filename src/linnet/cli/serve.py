@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import math
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from linnet.cli.model import add_dtype, check_loading, loaded, open_model
@@ -31,8 +34,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model", metavar="MODEL", help="a model of the zoo, a card, or a checkpoint"
     )
-    parser.add_argument("--host", default="127.0.0.1", help="127.0.0.1: this machine only")
-    parser.add_argument("--port", type=int, default=8000, metavar="N", help="0: any free one")
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="0.0.0.0: for all who reach this machine (default: 127.0.0.1, itself only)",
+    )
+    parser.add_argument(
+        "--port", type=int, default=8000, metavar="N", help="0: any free one (default: 8000)"
+    )
     parser.add_argument("--name", help="what the API calls the model; default: the card's name")
     size = parser.add_argument_group("size")
     size.add_argument(
@@ -45,13 +54,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="most tokens of a request, prompt and answer (default: the card's, at most 2048)",
     )
     size.add_argument(
-        "--pool", type=int, metavar="POSITIONS", help="positions of the caches, for all requests"
+        "--pool",
+        type=int,
+        metavar="POSITIONS",
+        help="tokens in the caches, of all requests together",
     )
     size.add_argument(
-        "--max-queue", type=int, default=256, metavar="N", help="how many may wait (default: 256)"
+        "--max-queue",
+        type=int,
+        default=256,
+        metavar="N",
+        help="answers that may wait (default: 256)",
     )
     size.add_argument(
-        "--warmup", type=int, nargs="+", default=[], metavar="LENGTH", help="prompts to prepare for"
+        "--warmup",
+        type=int,
+        nargs="+",
+        default=[],
+        metavar="LENGTH",
+        help="prompts of so many tokens are prepared for",
     )
     model = parser.add_argument_group("model")
     add_dtype(model)
@@ -103,9 +124,28 @@ def run(args: argparse.Namespace) -> int:
             limits=Limits(body=args.max_body, seconds=args.timeout),
             cors=tuple(args.cors),
         )
+        print(f"linnet: a page to talk to it is at {server.address}/", file=sys.stderr)
         print(f"serving {name} at {server.address}/v1", flush=True)
-        server.serve_forever(signals=True)
+        with _logged():
+            server.serve_forever(signals=True)
     return 0
+
+
+@contextmanager
+def _logged() -> Iterator[None]:
+    """What the server says goes to standard error, as the command's other lines do."""
+    log, handler = logging.getLogger("linnet.serve"), logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("linnet: %(asctime)s %(message)s", "%H:%M:%S"))
+    before = log.level, log.propagate
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(before[0])
+        log.propagate = before[1]
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -126,12 +166,13 @@ def _check(args: argparse.Namespace) -> None:
 
 def _engine(args: argparse.Namespace, opened: Any) -> Engine:
     """The model with caches of the size that was decided, behind an engine."""
-    from linnet.nest.entries import entries_of
+    from linnet.nest.entries import entries_of, require_entries
     from linnet.serve.engine import PAGED, Engine
 
     card = opened.card
     max_len = _max_len(args, card.generics.get("MaxSeq"))
     has = entries_of(card, args.std)
+    require_entries(card, ("prefill",), args.std)
     paged = all(name in has for name in PAGED)
     if not paged and args.pool is not None:
         raise LinnetError(f"--pool: {card.name} has no entries over pages, only rows of --max-seq")
@@ -157,12 +198,15 @@ def _engine(args: argparse.Namespace, opened: Any) -> Engine:
 def _max_len(args: argparse.Namespace, most: int | str | None) -> int:
     """How many tokens a request may have."""
     context = most if isinstance(most, int) else None
-    wanted: int | None = args.max_seq
-    if wanted is None:
-        return min(context or USUAL, USUAL)
+    wanted: int = min(context or USUAL, USUAL) if args.max_seq is None else args.max_seq
     if wanted < 2 or (context is not None and wanted > context):
         limit = "" if context is None else f" and at most the model's {context}"
         raise LinnetError(f"--max-seq is {wanted}; it must be 2 or more{limit}")
+    for length in args.warmup:
+        if not 1 <= length < wanted:
+            raise LinnetError(
+                f"--warmup {length}: prompts have 1 to {wanted - 1} tokens, fewer than --max-seq"
+            )
     return wanted
 
 

@@ -13,7 +13,9 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
+from urllib.parse import quote
 
 import uvicorn
 from starlette.applications import Starlette
@@ -45,6 +47,10 @@ SLOW_READERS = 10
 """Seconds that a client has to read what is finished, once the server is ending."""
 LEFT = 499
 """The status, in the counts, of who went away before the request was whole."""
+POLLED = ("/health", "/metrics")
+"""Asked for again and again: what goes well there is not logged."""
+SAID = "linnet.said"
+"""Of a request's scope: what its line in the log says beside status and time."""
 OPEN = ("/health", "/")
 """Answered without a key."""
 
@@ -180,7 +186,9 @@ class Server:
     def _signalled(self, number: int) -> None:
         if self.worker.draining:
             os._exit(128 + number)
-        log.warning("finishing %d answers; a second signal ends at once", self.worker.open)
+        waiting = self.worker.open
+        answers = "1 answer" if waiting == 1 else f"{waiting} answers"
+        log.warning("ending%s", f" after {answers}; a second signal ends now" if waiting else "")
         self.shutdown()
 
     async def _end(self) -> None:
@@ -226,9 +234,14 @@ class Front:
         if scope["type"] != "http":
             return
 
+        status, started = 0, monotonic()
+        scope[SAID] = said = list[str]()
+
         async def counting(message: Message) -> None:
+            nonlocal status
             if message["type"] == "http.response.start":
-                self.metrics.responses.labels(str(message["status"])).inc()
+                status = message["status"]
+                self.metrics.responses.labels(str(status)).inc()
             await send(message)
 
         try:
@@ -239,6 +252,11 @@ class Front:
             await failure(error)(scope, receive, counting)
         except Exception as error:  # the client has been told
             report(f"{scope['method']} {scope['path']}", error)
+        finally:
+            if status != 200 or scope["path"] not in POLLED:
+                what = ", ".join([*said, f"{monotonic() - started:.2f} s"])
+                where = quote(scope["path"].encode("utf-8", "replace"))[:80]
+                log.info("%s %s: %s, %s", scope["method"], where, status or "no answer", what)
 
     def _check(self, scope: Scope) -> None:
         given = dict(scope["headers"]).get(b"authorization", b"")
@@ -458,8 +476,10 @@ class Answering(Response):
             elif not done:
                 await self._late(sending, send, scope, receive)
         finally:
-            if answers is not None and not answers.closed:
-                worker.cancel(answers)
+            if answers is not None:
+                scope.get(SAID, []).append(_told(plan, answers.completions))
+                if not answers.closed:
+                    worker.cancel(answers)
             for task in (sending, leaving):
                 task.cancel()
             await asyncio.gather(sending, leaving, return_exceptions=True)
@@ -562,6 +582,14 @@ class Answering(Response):
 
 async def _more(send: Send, body: bytes, last: bool = False) -> None:
     await send({"type": "http.response.body", "body": body, "more_body": not last})
+
+
+def _told(plan: Plan, completions: list[Completion]) -> str:
+    """What the log says of answers: tokens in and out, and why they ended."""
+    count = sum(len(ids) for ids in plan.prompts)
+    made = sum(len(one.tokens) for one in completions)
+    ended = dict.fromkeys(one.reason or "given up" for one in completions)
+    return f"{count} + {made} tokens ({', '.join(ended) or 'given up'})"
 
 
 async def _left(receive: Receive) -> None:

@@ -82,6 +82,18 @@ class Body(Part):
     # Fields of OpenAI that would change the answer, and what is meant where they would not.
     LACKING: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
 
+    # Fields of other servers that would change the answer as well, and what does it here.
+    INSTEAD: ClassVar[Mapping[str, str]] = {
+        "structured_outputs": "guided_json, guided_regex or guided_choice",
+        "guided_grammar": "guided_regex",
+        "grammar": "guided_regex",
+        "json_schema": "response_format or guided_json",
+        "format": "response_format",
+        "repeat_penalty": "repetition_penalty",
+        "n_predict": "max_tokens",
+        "num_predict": "max_tokens",
+    }
+
     model: str | None = Field(None, description="The served model's name, or nothing.")
     max_tokens: Count | None = Field(None, description="At most so many tokens are generated.")
     temperature: float | None = Field(None, ge=0, le=2, description="1 unless given; 0: greedy.")
@@ -356,6 +368,14 @@ def read(kind: type[Some], values: Mapping[str, Any]) -> tuple[Some, list[str]]:
         if value is not None and value not in harmless:
             raise ApiError(
                 400, f"{name} is not supported by this server", name, "unsupported_parameter"
+            )
+    for name, instead in kind.INSTEAD.items():
+        if values.get(name) not in (None, ""):
+            raise ApiError(
+                400,
+                f"{name} is not supported by this server; {instead} is",
+                name,
+                "unsupported_parameter",
             )
     try:
         body = kind.model_validate(values)
