@@ -8,11 +8,14 @@ where these lay, so they are made anew when one of them was replaced.
 from __future__ import annotations
 
 import ast
+import ctypes
+import sys
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -92,7 +95,21 @@ class CpuCapture:
 
     def record(self, run: Run) -> Recording:
         # What is not recorded runs as well as ever, so no reason is told.
-        return Recording(*native.replayed(run, self.space))
+        recording = Recording(*native.replayed(run, self.space))
+        _trim()
+        return recording
+
+
+def _trim() -> None:
+    """The system has back what the first runs of many shapes left in glibc's heap, in pieces."""
+    trim = getattr(_process(), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+@cache
+def _process() -> ctypes.CDLL | None:
+    return ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def _cpu_capture() -> Capture | None:
