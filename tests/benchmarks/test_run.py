@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,16 @@ from bench.gguf_file import write_gguf
 from bench.run import main
 
 from linnet.weights import open_checkpoint
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("program", ["run", "serving", "soak"])
+def test_a_python_without_linnet_is_told_so(program: str) -> None:
+    command = [sys.executable, "-S", "-m", f"bench.{program}"]
+    told = subprocess.run(command, cwd=ROOT, env={}, capture_output=True, text=True, check=False)
+    assert told.returncode == 1
+    assert told.stderr.startswith(f"bench.{program}: {sys.executable} has no Linnet; use ")
 
 
 @pytest.mark.parametrize(
