@@ -460,6 +460,7 @@ def test_every_request_is_a_line_of_the_log(server: Server) -> None:
     try:
         body = {"prompt": "x", "max_tokens": 3, "ignore_eos": True}
         assert post(server, "/v1/completions", body).status_code == 200
+        wait_for(lambda: len(lines) == 1)  # it is written when the answer is out
         assert WEB.get(server.address + "/v1/a%0Ab").status_code == 404
         assert WEB.get(server.address + "/health").status_code == 200
         wait_for(lambda: len(lines) == 2)
