@@ -485,9 +485,11 @@ class Scope(Expressions):
         stateful = any(p.kind == "state" for p in function.params)
         sizes = dict(zip(function.dims, node.dims, strict=True))
         result = self.outcomes.get(node, {}).get(0)
-        if node in self.groups:
+        group = self.groups.get(node)
+        # A version of a function for some rows may have one of the calls for fewer of them.
+        if group is not None and all(each in self.outcomes for each in group.calls):
             if node not in self.grouped:
-                self._run_together(self.groups[node])
+                self._run_together(group)
             return
         if kernel is not None:
             values = self._kernel_inputs(node, kernel)
