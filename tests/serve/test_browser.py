@@ -8,6 +8,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -173,8 +174,9 @@ def test_a_message_by_keyboard_is_answered_piece_by_piece(visit: Visit, server: 
     page.get_by_label("Max tokens").fill("40")
     page.get_by_label("Your message").focus()
     page.evaluate(GROWTH)
-    visit.send("tell me")
-    visit.ended()
+    with slowly(server):
+        visit.send("tell me")
+        visit.ended()
     lengths = page.evaluate("lengths")
     assert len(lengths) > 3 and lengths == sorted(lengths)
     assert page.locator(".asked").inner_text() == "tell me"
@@ -222,7 +224,29 @@ def test_stop_ends_the_request(visit: Visit, server: Server) -> None:
     assert visit.complaints == []
 
 
-def test_the_end_stays_in_view_only_where_the_user_is_there(visit: Visit) -> None:
+@contextmanager
+def slowly(server: Server) -> Iterator[None]:
+    """Steps take as long as those of a real model, so that a page can be watched."""
+    engine: Any = server.worker.engine
+    step = engine.step
+
+    def slow() -> Any:
+        time.sleep(0.02)
+        return step()
+
+    engine.step = slow
+    try:
+        yield
+    finally:
+        del engine.step
+
+
+def test_the_end_stays_in_view_only_where_the_user_is_there(visit: Visit, server: Server) -> None:
+    with slowly(server):
+        the_end_stays_in_view(visit)
+
+
+def the_end_stays_in_view(visit: Visit) -> None:
     page = visit.page
     page.set_viewport_size({"width": 360, "height": 400})
     bottom = "node => node.scrollHeight - node.scrollTop - node.clientHeight"
