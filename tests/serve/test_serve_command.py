@@ -90,11 +90,11 @@ def test_a_server_that_is_asked_to_end_finishes_first() -> None:
 @pytest.mark.slow
 def test_a_second_signal_ends_at_once() -> None:
     with (
-        process("--port", "0") as (running, address),
+        process("--port", "0", "--max-seq", "2048") as (running, address),
         WEB.stream(
             "POST",
             f"{address}/completions",
-            json={"prompt": "Once", "max_tokens": 200, "stream": True, "ignore_eos": True},
+            json={"prompt": "Once", "max_tokens": 2000, "stream": True, "ignore_eos": True},
         ) as stream,
     ):
         next(stream.iter_lines())
