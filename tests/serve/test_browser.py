@@ -549,6 +549,7 @@ def test_the_last_message_can_be_edited_and_asked_again(visit: Visit) -> None:
     page.keyboard.insert_text("you")
     visit.says("two")
     page.keyboard.press("Enter")
+    expect(page.locator(".answer")).to_have_text("two")
     visit.ended()
     expect(page.locator(".asked")).to_have_text("hello\nyou")
     visit.says("three")
