@@ -212,11 +212,12 @@ def test_stop_ends_the_request(visit: Visit, server: Server) -> None:
         lambda: page.keyboard.press("Escape"),
         lambda: page.get_by_role("button", name="Stop").click(),
     ):
-        visit.send("talk on and on")
-        expect(page.locator(".answer").last).not_to_be_empty()
-        assert worker.open == 1
-        stop()
-        visit.ended()
+        with slowly(server):
+            visit.send("talk on and on")
+            expect(page.locator(".answer").last).not_to_be_empty()
+            assert worker.open == 1
+            stop()
+            visit.ended()
         expect(page.locator(".note").last).to_contain_text("stopped")
         await_(lambda: worker.open == 0 and not worker.engine.busy)
         said = page.locator(".answer").last.text_content()
