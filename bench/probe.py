@@ -93,8 +93,10 @@ def product_rate(device: str, threads: int, dtype: str) -> float | None:
 
 
 def probed(device: str, threads: int, dtypes: list[str]) -> dict[str, Any]:
-    """What was measured: `bandwidth` and, for each dtype, the product rate; seconds and bytes."""
-    rates = {dtype: product_rate(device, threads, dtype) for dtype in dtypes}
+    """What was measured: `bandwidth` and, for each dtype and f32, the product rate; in seconds."""
+    # Numbers of 16 bits can be multiplied as f32, which is what limits where that is faster.
+    kinds = sorted({*dtypes, "f32"})
+    rates = {dtype: product_rate(device, threads, dtype) for dtype in kinds}
     return {**bandwidth(device, threads), "product": rates}
 
 

@@ -55,10 +55,15 @@ class Server(Serving):
             "return_tokens": True,
             "stream": True,
         }
+        told = 0
         for event in events(self._port, "/completion", body, 600):
             if event["tokens"]:
+                told += len(event["tokens"])
                 yield event["tokens"], len(event["tokens"])
             if event["stop"]:
+                # What ends within a character is held back, and its tokens are only counted.
+                if event["tokens_predicted"] > told:
+                    yield [], event["tokens_predicted"] - told
                 return
 
 

@@ -40,24 +40,36 @@ def analysis(module: str) -> Analysis:
 
 
 @cache
-def op_function(op: str, dtype: str, ranks: tuple[tuple[str, int], ...], absent: Any) -> Program:
+def op_function(
+    op: str, dtype: str, ranks: tuple[tuple[str, int], ...], absent: Any, kept: str | None = None
+) -> Program:
+    """The op for one dtype, its keys and values `kept` in another."""
     module, _, name = op.partition("::")
     fn = analysis(module).modules[module].items[name]
     assert isinstance(fn, tree.Fn)
     dtypes = {g.name.text: dtype for g in fn.generics if g.kind.text not in ("Dim", "Shape")}
+    if kept is not None:
+        dtypes["Kv"] = kept
     return lower_function(
         analysis(module), module, name, dtypes=dtypes, ranks=dict(ranks), absent=absent
     )
 
 
-def the_op(op: str, sample: Sample, dtype: str) -> Function:
+def generics_of(op: str) -> set[str]:
+    module, _, name = op.partition("::")
+    fn = analysis(module).modules[module].items[name]
+    assert isinstance(fn, tree.Fn)
+    return {generic.name.text for generic in fn.generics}
+
+
+def the_op(op: str, sample: Sample, dtype: str, kept: str | None = None) -> Function:
     """The op as the sample calls it; a pack has as many axes as the sample has sizes for it."""
     packs = {"S": 0, "B": 0}
     for name in sample.dims:
         head, _, number = name.partition("_")
         if number:
             packs[head] += 1
-    program = op_function(op, dtype, tuple(packs.items()), sample.absent)
+    program = op_function(op, dtype, tuple(packs.items()), sample.absent, kept)
     return program.entries[op.partition("::")[2]]
 
 
@@ -124,11 +136,11 @@ def bits(x: Any) -> np.ndarray:
     return a.view(np.uint8) if a.dtype.kind not in "biu" else a
 
 
-def runs(op: str, kernel: Kernel, dtype: str, monkeypatch: Any) -> int:
+def runs(op: str, kernel: Kernel, dtype: str, monkeypatch: Any, kept: str | None = None) -> int:
     """Every sample the kernel accepts agrees; how many there were."""
     count = 0
     for seed, sample in enumerate(kernel.samples):
-        function = the_op(op, sample, dtype)
+        function = the_op(op, sample, dtype, kept)
         program = calling(function, sample)
         call = program.entries["run"].results[0].of  # type: ignore[attr-defined]
         assert isinstance(call, Call)
@@ -155,7 +167,7 @@ def runs(op: str, kernel: Kernel, dtype: str, monkeypatch: Any) -> int:
                     close = tolerance(kernel.policy, dtype if name != "float32" else "f32")
                     if dtype in ("bf16", "f16") and name == "float32":
                         close = tolerance(kernel.policy, dtype)  # from inputs that were rounded
-                    what = f"{op} {kernel.run} {dtype} {sample} {kind}"
+                    what = f"{op} {kernel.run} {dtype} {kept or dtype} {sample} {kind}"
                     assert_close(a, b, 0.0 if kernel.policy == "exact" else close, what)
     return count
 
@@ -173,6 +185,14 @@ def test_the_other_float_dtypes(op: str, monkeypatch: Any) -> None:
     for kernel in K.KERNELS[op]:
         for dtype in FLOATS[2:]:
             runs(op, kernel, dtype, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", [op for op in K.KERNELS if "Kv" in generics_of(op)])
+def test_keys_and_values_kept_in_another_dtype(op: str, monkeypatch: Any) -> None:
+    for kernel in K.KERNELS[op]:
+        for dtype, kept in (("f32", "bf16"), ("f32", "f16"), ("bf16", "f32"), ("f32", "f64")):
+            assert runs(op, kernel, dtype, monkeypatch, kept) > 0 or dtype == "bf16"
 
 
 @pytest.mark.slow

@@ -155,6 +155,18 @@ def test_attention_of_a_prompt(dtype: torch.dtype, queries: int) -> None:
                 close(found, attended(query, key, value, position, window or 0, sinks), dtype)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kept", DTYPES)
+def test_keys_of_a_dtype_of_their_own(dtype: torch.dtype, kept: torch.dtype) -> None:
+    query = drawn(2, 6, 6, 48, dtype=dtype)
+    key, value = (drawn(2, 2, 45, 48, dtype=kept)[:, :, :40] for _ in "kv")
+    for sinks in (None, drawn(6, dtype=dtype)):
+        wanted = attended(query, key, value, torch.tensor(30), 17, sinks)
+        close(ops.attend_prompt(query, key, value, 0.125, 30, 17, sinks), wanted, dtype)
+        few = ops.attend(query[:, :, :2], key, value, 0.125, 30, 17, sinks)
+        close(few, wanted[:, :, :2], dtype)
+
+
 @pytest.mark.parametrize("queries", [1, 6])
 def test_no_number_among_what_is_attended(queries: int) -> None:
     """NaN is not swallowed, and a score of minus infinity weighs nothing."""

@@ -80,7 +80,7 @@ def runs(draw: st.DrawFn, rows: int, keys: int) -> tuple[list[int], list[int]]:
 @given(st.data())
 def test_queries_over_pages(data: st.DataObject) -> None:
     draw = data.draw
-    dtype = draw(st.sampled_from(DTYPES))
+    dtype, kept = draw(st.sampled_from(DTYPES)), draw(st.sampled_from(DTYPES))
     groups, shared = draw(st.sampled_from([(1, 1), (3, 3), (2, 1), (1, 14), (1, 5), (2, 25)]))
     width, size = draw(st.sampled_from([16, 48, 64, 128])), draw(st.sampled_from([1, 4, 16, 64]))
     rows, pages, pool = draw(st.integers(1, 4)), draw(st.integers(1, 5)), draw(st.integers(1, 300))
@@ -93,7 +93,8 @@ def test_queries_over_pages(data: st.DataObject) -> None:
     count, heads = len(own), groups * shared
     turned = draw(st.booleans())
     query = drawn(count, heads, width).transpose(0, 1) if turned else drawn(heads, count, width)
-    key, value = (drawn(groups, pool + 3, width + 16)[:, :pool, :width] for _ in "kv")
+    room = (drawn(groups, pool + 3, width + 16).to(kept) for _ in "kv")
+    key, value = (x[:, :pool, :width] for x in room)
     table = torch.randint(-2, pool // size + 2, (rows, pages), generator=source).int()
     window = draw(st.sampled_from([None, None, 1, 7, 50, 1000]))
     sinks = draw(st.sampled_from([None, drawn(2 * heads)[::2]]))

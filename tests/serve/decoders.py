@@ -22,7 +22,7 @@ CLOSE = 1e-4
 """Two logits so near to each other may change places with the shape of a pass."""
 
 
-def decoder(seed: int = 0, **sizes: int) -> Any:
+def decoder(seed: int = 0, **sizes: int | str) -> Any:
     """A llama of these sizes of caches; a seed other than 0 has other weights."""
     weights = dict(tiny.weights())
     if seed:
@@ -49,25 +49,29 @@ def rows(count: int) -> Any:
 
 
 @cache
-def _whole(seed: int) -> Any:
+def _whole(seed: int, kept: str) -> Any:
     """Any decoder of these weights: whole sequences use no cache."""
-    return decoder(seed, Batch=3, MaxSeq=LONGEST) if seed else rows(3)
+    plain = not seed and kept == "f32"
+    return rows(3) if plain else decoder(seed, Batch=3, MaxSeq=LONGEST, Kv=kept)
 
 
 @cache
-def lone_logits(seed: int, *tokens: int) -> np.ndarray:
+def lone_logits(seed: int, *tokens: int, kept: str = "f32") -> np.ndarray:
     """The logits [len(tokens), Vocab] after each of the tokens, of one whole pass."""
     given = torch.tensor([tokens], dtype=torch.int32)
     with torch.inference_mode():
-        return np.asarray(_whole(seed).run_entry("forward", [given])[0].numpy())
+        return np.asarray(_whole(seed, kept).run_entry("forward", [given])[0].numpy())
 
 
-def greedy(prompt: Sequence[int], answer: Sequence[int], seed: int = 0) -> None:
+def greedy(
+    prompt: Sequence[int], answer: Sequence[int], seed: int = 0, kept: str = "f32"
+) -> None:
     """Each token of the answer is the one that the model alone finds likeliest.
 
+    Its keys and values are `kept` in a dtype.
     Up to where its two best logits are within CLOSE of each other: there either may follow.
     """
-    logits = lone_logits(seed, *prompt, *answer)[len(prompt) - 1 : -1]
+    logits = lone_logits(seed, *prompt, *answer, kept=kept)[len(prompt) - 1 : -1]
     for row, token in zip(logits, answer, strict=True):
         if row.argmax() != token:
             assert row.max() - row[token] < CLOSE, (token, row.argmax())

@@ -15,7 +15,7 @@ import linnet.torch
 from linnet.diagnostics import InternalError, LinnetError
 from linnet.serve import Completion, Engine, Request, RequestError
 
-from .decoders import CLOSE, LONGEST, VOCAB, decoder, greedy, lone_logits, pool, rows
+from .decoders import CLOSE, LONGEST, PAGE, VOCAB, decoder, greedy, lone_logits, pool, rows
 
 PROMPT = [5, 17, 3, 80, 41, 9, 9, 22, 63]
 
@@ -97,6 +97,18 @@ def test_answers_are_those_of_the_model_alone(engine: Engine) -> None:
 def test_hundreds_of_schedules(engine: Engine) -> None:
     for seed in range(40):
         schedule(engine, seed)
+
+
+@pytest.mark.parametrize(("kept", "paged"), [("bf16", True), ("f16", True), ("bf16", False)])
+def test_keys_and_values_of_fewer_bits(kept: str, paged: bool) -> None:
+    sizes = {"Batch": 1, "MaxSeq": 14 * PAGE, "PageSize": PAGE} if paged else {"Batch": 3}
+    model = decoder(**{"MaxSeq": LONGEST, **sizes, "Kv": kept})
+    caches = [x.dtype for name, x in model.named_buffers() if ".cache." in name]
+    assert caches == 4 * [getattr(torch, "bfloat16" if kept == "bf16" else "float16")]
+    draw = random.Random(11)
+    engine = Engine(model, rows=6 if paged else None, max_len=LONGEST, paged=paged)
+    for one in serve(engine, traffic(draw), draw):
+        greedy(one.request.prompt, one.tokens, kept=kept)
 
 
 def test_pages_run_out_and_are_found_again() -> None:
@@ -304,6 +316,9 @@ def test_a_request_that_cannot_be_served(wrong: dict[str, Any], field: str, mess
 def test_a_model_that_cannot_serve(tmp_path: Path) -> None:
     with pytest.raises(LinnetError, match="the first page is nobody's"):
         Engine(decoder(Batch=1, MaxSeq=4, PageSize=4))
+    for model in (pool(10), rows(3)):
+        with pytest.raises(LinnetError, match=r"max_len is 999: .* hold (40|48) tokens"):
+            Engine(model, max_len=999)
     source = tmp_path / "plain.linnet"
     source.write_text("module plain\n\npub entry same(x: f32) -> f32 {\n    return x\n}\n")
     with pytest.raises(LinnetError, match="neither `decode_paged` nor `decode_rows`"):

@@ -212,7 +212,8 @@ def test_no_tokens_at_all(client: OpenAI) -> None:
 
 def test_models(client: OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["tiny"]
-    assert client.models.retrieve("tiny").owned_by == "linnet"
+    found = client.models.retrieve("tiny")
+    assert found.owned_by == "linnet" and 0 <= time.time() - found.created < 3600
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("other")
 

@@ -97,7 +97,8 @@ def test_a_second_signal_ends_at_once() -> None:
             json={"prompt": "Once", "max_tokens": 2000, "stream": True, "ignore_eos": True},
         ) as stream,
     ):
-        next(stream.iter_lines())
+        lines = stream.iter_lines()  # kept: dropped, it would hang up
+        next(lines)
         running.send_signal(signal.SIGTERM)
         time.sleep(0.2)
         assert running.poll() is None
@@ -114,6 +115,7 @@ def test_a_second_signal_ends_at_once() -> None:
         ((MODEL, "--timeout", "0"), "--timeout is 0.0"),
         ((MODEL, "--backend", "jax"), "--backend is jax"),
         ((MODEL, "--dtype", "f8"), "--dtype is f8"),
+        ((MODEL, "--kv-dtype", "f8"), "--kv-dtype is f8"),
         ((MODEL, "--api-key", ""), "--api-key"),
         (("bert-base-uncased", "--port", "0"), "not for text generation"),
         ((MODEL, "--port", "0", "--weights", "/nope"), "--weights /nope: no such file"),

@@ -15,7 +15,7 @@ from linnet.diagnostics import LinnetError
 from linnet.policy import policy_named
 
 # What `--dtype` may be: the model's dtype, or how weights are kept, the program as it is.
-_DTYPES = ("f32", "bf16", "f16", "f64")
+FLOATS = ("f32", "bf16", "f16", "f64")
 _STORAGES = ("q8", "q4")
 
 
@@ -123,9 +123,9 @@ def check_loading(args: argparse.Namespace) -> None:
     """Raises LinnetError naming an option of loading that is wrong, before anything is fetched."""
     if args.threads is not None and not 1 <= args.threads <= 4096:
         raise LinnetError(f"--threads is {args.threads}; it must be 1 or more, and 4096 at most")
-    if args.dtype is not None and args.dtype not in (*_DTYPES, *_STORAGES):
+    if args.dtype is not None and args.dtype not in (*FLOATS, *_STORAGES):
         raise LinnetError(
-            f"--dtype is {args.dtype}; choose {', '.join(_DTYPES)}, or {' or '.join(_STORAGES)} "
+            f"--dtype is {args.dtype}; choose {', '.join(FLOATS)}, or {' or '.join(_STORAGES)} "
             "for weights in blocks of so many bits"
         )
     policy_named(args.numerics)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from linnet.cli.model import add_dtype, check_loading, loaded, open_model
+from linnet.cli.model import FLOATS, add_dtype, check_loading, loaded, open_model
 from linnet.diagnostics import LinnetError
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     model = parser.add_argument_group("model")
     add_dtype(model)
-    model.add_argument("--kv-dtype", metavar="DTYPE", help="of the caches; default: the model's")
+    model.add_argument("--kv-dtype", metavar="DTYPE", help="of the caches (default: the model's)")
     model.add_argument("--device", default="cpu", help="cpu (default), cuda, cuda:1, ...")
     model.add_argument("--backend", default="torch", help="what runs the model: torch (default)")
     model.add_argument("--numerics", default="fast", help="exact, equivalent or fast (default)")
@@ -158,6 +158,8 @@ def _check(args: argparse.Namespace) -> None:
             raise LinnetError(f"--{option} is {value}; it must be {least} or more")
     if args.timeout is not None and not args.timeout > 0:
         raise LinnetError(f"--timeout is {args.timeout}; it must be above 0")
+    if args.kv_dtype is not None and args.kv_dtype not in FLOATS:
+        raise LinnetError(f"--kv-dtype is {args.kv_dtype}; choose {', '.join(FLOATS)}")
     if args.backend != "torch":
         raise LinnetError(f"--backend is {args.backend}; torch is what serves in this version")
     if args.api_key is not None and not (args.api_key.isascii() and args.api_key.strip()):
@@ -179,14 +181,15 @@ def _engine(args: argparse.Namespace, opened: Any) -> Engine:
     rows = [
         n for n in ("decode_rows", "prefill_packed", "step_packed", "prefill_slots") if n in has
     ]
-    pool = _pool(args, card, max_len, paged)
+    program = card.program(args.std)
+    dtypes = _dtypes(args, program, card)
+    pool = _pool(args, card, program, dtypes, max_len, paged)
     for line in pool.describe().splitlines():
         print(f"linnet: {line}", file=sys.stderr)
     generics = {"Batch": 1 if paged else args.batch, "MaxSeq": pool.positions if paged else max_len}
     sized: dict[str, int | str] = {k: v for k, v in generics.items() if k in card.generics}
-    model, _ = loaded(
-        args, card, opened.files, sized, PAGED if paged else tuple(rows), device=args.device
-    )
+    entries = PAGED if paged else tuple(rows)
+    model, _ = loaded(args, card, opened.files, sized | dtypes, entries, device=args.device)
     engine = Engine(
         model, text=opened.text, paged=paged, rows=args.batch if paged else None, max_len=max_len
     )
@@ -210,35 +213,46 @@ def _max_len(args: argparse.Namespace, most: int | str | None) -> int:
     return wanted
 
 
-def _pool(args: argparse.Namespace, card: Any, max_len: int, paged: bool) -> Pool:
+def _pool(
+    args: argparse.Namespace,
+    card: Any,
+    program: Any,
+    dtypes: dict[str, str],
+    max_len: int,
+    paged: bool,
+) -> Pool:
     """What is free goes to the caches, as far as they can use it."""
     from linnet.serve.memory import pool_of
     from linnet.torch.placement import device_named, free_memory
 
-    demand = _demand(args, card, paged, max_len)
+    demand = _demand(args, card, program, dtypes, paged, max_len)
     free = free_memory(device_named(args.device, "--device"))
     return pool_of(demand, rows=args.batch, max_len=max_len, wanted=args.pool, free=free)
 
 
-def _demand(args: argparse.Namespace, card: Any, paged: bool, max_len: int) -> Demand:
+def _demand(
+    args: argparse.Namespace,
+    card: Any,
+    program: Any,
+    dtypes: dict[str, str],
+    paged: bool,
+    max_len: int,
+) -> Demand:
     """What the card's program says of its weights and caches."""
     from linnet.nest.parameters import bound_tensors, card_bindings, card_slots
     from linnet.serve.memory import Demand
     from linnet.types import DTYPES
 
     storage = _BLOCKS.get(args.dtype)
-    own = {} if args.dtype is None or storage else {"T": args.dtype}
-    program = card.program(args.std)
-    generics = {**card.generics, **own, "Batch": 1, "MaxSeq": max_len}
+    generics = {**card.generics, **dtypes, "Batch": 1, "MaxSeq": max_len}
     caches = [row for row in program.parameters(generics) if row.kind == "state"]
-    _same_dtype(args.kv_dtype, {row.dtype for row in caches}, card.name)
     slots = {slot.path: slot for slot in card_slots(card, program)}
     tensors = bound_tensors(slots.values(), card_bindings(card))
     stored = {name: slots[path] for path, name in tensors.items()}
     weights = 0.0
     for slot in stored.values():
         bits = DTYPES[
-            slot.dtype if slot.dtype != card.generics.get("T") else own.get("T", slot.dtype)
+            slot.dtype if slot.dtype != card.generics.get("T") else dtypes.get("T", slot.dtype)
         ].bits
         weights += math.prod(slot.shape) * (storage if storage and len(slot.shape) == 2 else bits)
     sizes = {g.name: g.default for g in program.generics()}
@@ -247,9 +261,19 @@ def _demand(args: argparse.Namespace, card: Any, paged: bool, max_len: int) -> D
     return Demand(round(weights / 8), max(1, position), page)
 
 
-def _same_dtype(wanted: str | None, there: set[str], name: str) -> None:
-    if wanted is not None and {wanted} != there:
+def _dtypes(args: argparse.Namespace, program: Any, card: Any) -> dict[str, str]:
+    """What --dtype and --kv-dtype bind: the generics `T` and `Kv`, as std's decoders have them."""
+    own = {} if args.dtype is None or args.dtype in _BLOCKS else {"T": args.dtype}
+    wanted = args.kv_dtype
+    if wanted is None:
+        return own
+    if any(generic.name == "Kv" for generic in program.generics()):
+        return {**own, "Kv": wanted}
+    states = program.parameters({**card.generics, **own})
+    there = {row.dtype for row in states if row.kind == "state"}
+    if there != {wanted}:
         raise LinnetError(
-            f"--kv-dtype is {wanted}: the caches of {name} are {', '.join(sorted(there))}, its "
-            "dtype; --dtype changes both"
+            f"--kv-dtype is {wanted}: the caches of {card.name} are {', '.join(sorted(there))}, "
+            "and its block has no generic `Kv: Float` for std.nn.decoder's KvCache"
         )
+    return own

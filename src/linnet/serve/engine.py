@@ -71,7 +71,7 @@ class Engine:
             size = _size(driver, "PageSize")
             pages = positions // size - 1
             self.slots = rows or 32
-            self.max_len = min(max_len or positions, pages * size)
+            self.max_len = _longest(max_len, pages * size)
             if pages < 1:
                 raise LinnetError(
                     f"MaxSeq is {positions} and PageSize {size}: the first page is nobody's, so "
@@ -84,7 +84,7 @@ class Engine:
             if not {"prefill_packed", "prefill_slots"} & set(driver.entries):
                 _require(driver, ("prefill_packed",))
             self.slots = batch
-            self.max_len = min(max_len or positions, positions)
+            self.max_len = _longest(max_len, positions)
             size, pages = positions, batch
             self._passes = RowPasses(driver, batch, positions - 1, pad, mix, max_group)
             most = max(most, self.max_len) + self.slots
@@ -389,6 +389,16 @@ def _size(driver: Driver, name: str) -> int:
             "`std.nn.decoder::Decoder` has them"
         )
     return size
+
+
+def _longest(max_len: int | None, positions: int) -> int:
+    """The most tokens of a request, prompt and answer."""
+    if max_len is not None and max_len > positions > 0:
+        raise LinnetError(
+            f"max_len is {max_len}: the model was loaded with caches that hold {positions} tokens "
+            "of a request; give MaxSeq more, or leave max_len out"
+        )
+    return positions if max_len is None else max_len
 
 
 def _require(driver: Driver, names: Iterable[str]) -> None:

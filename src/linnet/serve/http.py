@@ -13,7 +13,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
-from time import monotonic
+from time import monotonic, time
 from typing import Any
 from urllib.parse import quote
 
@@ -333,6 +333,7 @@ class Api:
         self.limits = limits
         self.described = encoded(document())
         self.shown = page.body()
+        self.started = int(time())
 
     def routes(self) -> ASGIApp:
         """All of them."""
@@ -392,7 +393,7 @@ class Api:
         return {
             "id": self.preparer.name,
             "object": "model",
-            "created": 0,
+            "created": self.started,
             "owned_by": "linnet",
             "max_model_len": self.preparer.max_len,
         }

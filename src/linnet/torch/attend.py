@@ -38,8 +38,9 @@ def attention(
 
     Heads of the query may share a head of the keys; the mask is `[Q, K]` or, a row at a time,
     `[B, Q, K]`, and `causal` says that query i sees keys 0 to i. Computed in the dtype of the
-    inputs.
+    inputs, or of the query where keys and values are kept in another.
     """
+    key, value = key.to(query.dtype), value.to(query.dtype)
     rows, heads, queries, width = query.shape
     groups = key.shape[1]
     if native.takes(query, key, value) and not native.has_matrix_units(query.dtype):
@@ -362,6 +363,8 @@ def _prompt_in_c(
     """What the C kernel for many queries gives, if it takes this: each of them sees a key."""
     sinks = () if how.sinks is None else (how.sinks,)
     if not native.takes(query, key, value, *sinks) or native.has_matrix_units(query.dtype):
+        return None
+    if key.dtype not in native.KIND:
         return None
     count, length = query.shape[2], key.shape[2]
     if count <= _FEW or start + count > length or not isinstance(how.scale, float):

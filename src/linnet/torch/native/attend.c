@@ -11,7 +11,7 @@ typedef struct {
     const char *q, *k, *v;
     long q_row, q_head, q_at, k_row, k_head, k_at, v_row, v_head, v_at;  // strides in bytes
     char *out;                                                            // [rows, queries, heads, width]
-    int kind;
+    int kind, kept;                                                       // that of keys and values
     long rows, heads, groups, queries, keys, width;  // `groups` heads of keys
     const int32_t *at;  // the position of the first query in each row; at_step 0: the same
     long at_step, window;
@@ -44,14 +44,14 @@ void places_of(const Keys *keys, long first, long count, long *out) {
     }
 }
 
-INLINE void part(const Keys *a, int kind, int count, const char *queries, long q_head, float scale,
-                 long first, long last, float *out) {
+INLINE void part(const Keys *a, int kind, int count, int q_kind, const char *queries, long q_head,
+                 float scale, long first, long last, float *out) {
     long width = a->width, places[2][KEYS], n = last - first < KEYS ? last - first : KEYS;
     float q[HEADS][256] __attribute__((aligned(64))), mixed[HEADS][256] __attribute__((aligned(64)));
     float largest[HEADS], total[HEADS], scores[HEADS][KEYS] __attribute__((aligned(64)));
     for (int c = 0; c < count; c++) {
         for (long i = 0; i < width; i += VW) {
-            store(F32, q[c], i, load(kind, queries + c * q_head, i) * scale);
+            store(F32, q[c], i, load(q_kind, queries + c * q_head, i) * scale);
             store(F32, mixed[c], i, (vf){0});
         }
         largest[c] = -INFINITY, total[c] = 0;
@@ -125,14 +125,14 @@ INLINE void part(const Keys *a, int kind, int count, const char *queries, long q
     }
 }
 
-void attend_part(const Keys *keys, int count, const char *q, long q_head, float scale, long first,
-                 long last, float *out) {
+void attend_part(const Keys *keys, int count, int kind, const char *q, long q_head, float scale,
+                 long first, long last, float *out) {
 #define COUNTED(KIND) \
     switch (count) { \
-        case 1: part(keys, KIND, 1, q, q_head, scale, first, last, out); break; \
-        case 2: part(keys, KIND, 2, q, q_head, scale, first, last, out); break; \
-        case 3: part(keys, KIND, 3, q, q_head, scale, first, last, out); break; \
-        default: part(keys, KIND, 4, q, q_head, scale, first, last, out); \
+        case 1: part(keys, KIND, 1, kind, q, q_head, scale, first, last, out); break; \
+        case 2: part(keys, KIND, 2, kind, q, q_head, scale, first, last, out); break; \
+        case 3: part(keys, KIND, 3, kind, q, q_head, scale, first, last, out); break; \
+        default: part(keys, KIND, 4, kind, q, q_head, scale, first, last, out); \
     }
     switch (keys->kind) {
         case F32: COUNTED(F32) break;
@@ -170,6 +170,7 @@ static Attention attention_of(const int64_t *a) {
         .rows = a[14], .heads = a[15], .groups = a[16], .queries = a[17], .keys = a[18],
         .width = a[19], .at = (int32_t *)a[20], .at_step = a[21], .window = a[22],
         .sinks = (char *)a[23], .scale = float_of(a[24]), .parts = (float *)a[25], .chunks = a[26],
+        .kept = a[27],
     };
 }
 
@@ -187,13 +188,13 @@ void op_attend(const int64_t *args, int t, int threads) {
         long end = first + (last - first) * (chunk + 1) / a.chunks;
         Keys keys = {
             .k = a.k + b * a.k_row + g * a.k_head, .v = a.v + b * a.v_row + g * a.v_head,
-            .k_at = a.k_at, .v_at = a.v_at, .width = a.width, .kind = a.kind,
+            .k_at = a.k_at, .v_at = a.v_at, .width = a.width, .kind = a.kept,
         };
         for (long h = g * shared; h < (g + 1) * shared; h += HEADS) {
             int count = (g + 1) * shared - h < HEADS ? (g + 1) * shared - h : HEADS;
             float found[HEADS * 258];
             const char *q = a.q + b * a.q_row + h * a.q_head + s * a.q_at;
-            attend_part(&keys, count, q, a.q_head, scale, start, end, found);
+            attend_part(&keys, count, a.kind, q, a.q_head, scale, start, end, found);
             for (int c = 0; c < count; c++)
                 memcpy(a.parts + (((b * a.heads + h + c) * a.queries + s) * a.chunks + chunk) *
                                      (a.width + 2),

@@ -18,10 +18,11 @@ typedef struct {
 // Where positions first to first + count lie.
 void places_of(const Keys *keys, long first, long count, long *out);
 
-// Heads 0 to `count`, at most HEADS, whose queries lie `q_head` bytes apart, over keys first to last:
+// Heads 0 to `count`, at most HEADS, whose queries of a kind of their own lie `q_head` bytes apart,
+// over keys first to last:
 // to `out + c * (width + 2)` the largest score, the sum of exponentials and the values mixed by them.
-void attend_part(const Keys *keys, int count, const char *q, long q_head, float scale, long first,
-                 long last, float *out);
+void attend_part(const Keys *keys, int count, int kind, const char *q, long q_head, float scale,
+                 long first, long last, float *out);
 
 // `count` such parts of one head together; a `sink` of -inf is none.
 void attend_whole(int kind, const float *const *parts, long count, float sink, long width,

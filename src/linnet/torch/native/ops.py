@@ -131,9 +131,10 @@ def _row_step(x: Tensor) -> int:
 
 
 def attends(query: Tensor, key: Tensor) -> bool:
-    """Whether `attend` can take queries and keys of these shapes."""
+    """Whether `attend` can take such queries and keys."""
     width = query.shape[3]
-    return width % 16 == 0 and 0 < width <= 256 and key.shape[2] > 0 and query.numel() > 0
+    fits = width % 16 == 0 and 0 < width <= 256 and key.shape[2] > 0
+    return fits and query.numel() > 0 and key.dtype in KIND
 
 
 def attend(
@@ -146,6 +147,8 @@ def attend(
     sinks: Tensor | None = None,
 ) -> Tensor:
     """Few queries `[B, Heads, S, D]` over keys `[B, KvHeads, K, D]`, in f32 and rounded once.
+
+    Keys and values, of one dtype, need not have that of the queries.
 
     Query s of row b is at position `at + s`, or `at[b] + s` for `at` `[B]` (i32), and sees the keys
     up to its own, with a window that many of them; one that sees none gets the mean of all values.
@@ -168,6 +171,7 @@ def attend(
         bits(scale),
         parts.data_ptr(),
         chunks,
+        KIND[key.dtype],
     )
     # How much of the keys is written is not read here: a cache counts as full.
     run(2 * rows * groups * queries * keys * width, native.ATTEND, *arguments)
@@ -178,12 +182,11 @@ def attend(
 def _attention(query: Tensor, key: Tensor, value: Tensor, out: Tensor) -> tuple[int, ...]:
     """What both kernels of attention are told first: where everything lies, and its sizes."""
     rows, heads, queries, width = query.shape
-    size = query.dtype.itemsize
     return (
         query.data_ptr(),
         key.data_ptr(),
         value.data_ptr(),
-        *(step * size for x in (query, key, value) for step in x.stride()[:3]),
+        *(step * x.dtype.itemsize for x in (query, key, value) for step in x.stride()[:3]),
         out.data_ptr(),
         KIND[query.dtype],
         rows,
@@ -294,15 +297,16 @@ def attend_prompt(
         window or 0,
         0 if sinks is None else sinks.data_ptr(),
         bits(scale),
+        KIND[key.dtype],
     )
     return out.transpose(1, 2)
 
 
 def attends_pages(query: Tensor, key: Tensor, table: Tensor) -> bool:
-    """Whether `attend_pages` can take queries `[Heads, P, D]` and a pool of these shapes."""
+    """Whether `attend_pages` can take queries `[Heads, P, D]` and such a pool."""
     width = query.shape[2]
     fits = width % 16 == 0 and 0 < width <= 256 and key.shape[2] > 0
-    return fits and query.numel() > 0 and table.numel() > 0
+    return fits and query.numel() > 0 and table.numel() > 0 and key.dtype in KIND
 
 
 def attend_pages(
@@ -319,6 +323,8 @@ def attend_pages(
 ) -> Tensor:
     """Queries `[Heads, P, D]` over a pool `[KvHeads, N, D]`, f32 rounded once: `[P, Heads, D]`.
 
+    Keys and values, of one dtype, need not have that of the queries.
+
     Query p is at `positions[p]` of row `rows[p]` (p where there are none) of `table`, whose pages
     have `size` positions each, and sees the keys up to its own, with a window that many of them;
     one that sees none gets the mean of all values of its row.
@@ -329,7 +335,6 @@ def attend_pages(
     sinks = None if sinks is None else sinks.contiguous()
     heads, count, width = query.shape
     groups, places, _ = key.shape
-    item = query.dtype.itemsize
     room = min(torch.get_num_threads(), _PARTS)
     out = query.new_empty((count, heads, width))
     parts = query.new_empty(16 + 2 * room * heads // groups * (width + 2), dtype=torch.float32)
@@ -337,9 +342,9 @@ def attend_pages(
         query.data_ptr(),
         key.data_ptr(),
         value.data_ptr(),
-        query.stride(1) * item,
-        query.stride(0) * item,
-        *(step * item for x in (key, value) for step in x.stride()[:2]),
+        query.stride(1) * query.dtype.itemsize,
+        query.stride(0) * query.dtype.itemsize,
+        *(step * x.dtype.itemsize for x in (key, value) for step in x.stride()[:2]),
         out.data_ptr(),
         KIND[query.dtype],
         count,
@@ -357,6 +362,7 @@ def attend_pages(
         bits(scale),
         parts.data_ptr(),
         room,
+        KIND[key.dtype],
     )
     # How far each query sees is not read here: as far as a few pages reach.
     run(2 * count * heads * min(table.shape[1] * size, 256) * width, native.PAGED, *arguments)

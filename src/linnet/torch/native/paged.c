@@ -15,7 +15,7 @@ typedef struct {
     const char *q, *k, *v;
     long q_at, q_head, k_head, k_at, v_head, v_at;  // strides in bytes
     char *out;                                       // [queries, heads, width]
-    int kind;
+    int kind, kept;                                  // that of keys and values
     long queries, heads, groups, pool, width;
     const int32_t *table;  // [rows, pages]
     long rows, pages, size;
@@ -89,7 +89,7 @@ static long cut(const Block *b, long cost, long end) {
 static Keys keys_of(const Paged *a, const Block *b, long g) {
     return (Keys){
         .k = a->k + g * a->k_head, .v = a->v + g * a->v_head, .k_at = a->k_at, .v_at = a->v_at,
-        .width = a->width, .kind = a->kind, .pages = a->table + b->row * a->pages, .size = a->size,
+        .width = a->width, .kind = a->kept, .pages = a->table + b->row * a->pages, .size = a->size,
         .pool = a->pool,
     };
 }
@@ -111,7 +111,7 @@ static void single(const Paged *a, const Block *b, long g, long first, long last
         long h = g * shared + c;
         float found[HEADS * 258], *to = part ? part + c * step : found;
         const char *q = a->q + b->p * a->q_at + h * a->q_head;
-        attend_part(&keys, count, q, a->q_head, b->scale, first, last, to);
+        attend_part(&keys, count, a->kind, q, a->q_head, b->scale, first, last, to);
         if (part) continue;
         for (int i = 0; i < count; i++)
             attend_whole(a->kind, (const float *[]){found + i * step}, 1, sink_of(a, h + i),
@@ -160,7 +160,7 @@ static long space_for(long width) {
            (BLOCK + TILE) * width + 16;
 }
 
-// A block of queries, for the heads of group g.
+// A block of queries, for the heads of group g, over keys of a kind.
 INLINE void block(int kind, const Paged *a, const Block *b, long g, float *space) {
     long width = a->width, wide = wide_of(width), deep = most(width, STRETCH), ld = STRETCH + 8;
     long shared = a->heads / a->groups, n = b->count * shared, own = b->last - b->count;
@@ -173,7 +173,7 @@ INLINE void block(int kind, const Paged *a, const Block *b, long g, float *space
     Keys lie = keys_of(a, b, g);
     for (long i = 0; i < n; i++) {
         long h = g * shared + i / b->count, p = b->p + i % b->count;
-        widen(kind, a->q + p * a->q_at + h * a->q_head, width, a->scale, asked + i * (width + 8));
+        widen(a->kind, a->q + p * a->q_at + h * a->q_head, width, a->scale, asked + i * (width + 8));
         largest[i] = -INFINITY, total[i] = 0;
     }
     pack_tiles(asked, width + 8, n, width, tiled);
@@ -213,7 +213,7 @@ INLINE void block(int kind, const Paged *a, const Block *b, long g, float *space
         float shrink = largest[i] > -INFINITY ? expf(largest[i] - top) : 1;
         float by = shrink / (total[i] * shrink + (a->sinks ? expf(sink - top) : 0));
         char *out = out_of(a, b->p + i % b->count, h);
-        for (long c = 0; c < width; c += VW) store(kind, out, c, load(F32, mixed + i * wide, c) * by);
+        for (long c = 0; c < width; c += VW) store(a->kind, out, c, load(F32, mixed + i * wide, c) * by);
     }
 }
 
@@ -225,6 +225,7 @@ static Paged paged_of(const int64_t *a) {
         .width = a[15], .table = (int32_t *)a[16], .rows = a[17], .pages = a[18], .size = a[19],
         .row = (int32_t *)a[20], .at = (int32_t *)a[21], .window = a[22], .sinks = (char *)a[23],
         .scale = float_of(a[24]), .parts = (float *)a[25], .room = a[26],
+        .kept = a[27],
     };
 }
 
@@ -254,7 +255,7 @@ void op_paged(const int64_t *args, int t, int threads) {
             if (end <= from || cost >= to) continue;
             if (b->count > 1) {
                 if (cost < from) continue;  // it is of who has its start
-                switch (a.kind) {
+                switch (a.kept) {
                     case F32: block(F32, &a, b, g, space); break;
                     case BF16: block(BF16, &a, b, g, space); break;
                     default: block(F16, &a, b, g, space);

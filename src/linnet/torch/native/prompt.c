@@ -12,7 +12,7 @@ typedef struct {
     const char *q, *k, *v;
     long q_row, q_head, q_at, k_row, k_head, k_at, v_row, v_head, v_at;  // strides in bytes
     char *out;                                                            // [rows, queries, heads, width]
-    int kind;
+    int kind, kept;                                                       // that of keys and values
     long rows, heads, groups, queries, keys, width, at, window;
     const char *sinks;
     float scale;
@@ -74,7 +74,7 @@ static float weigh(float *row, long first, long last, long count, float sink) {
     return total;
 }
 
-// Blocks of queries `from` to `to`, those of a head after each other.
+// Blocks of queries `from` to `to`, those of a head after each other, over keys of a kind.
 INLINE void blocks(int kind, const Prompt *a, long from, long to) {
     long wide = (a->width + PANEL - 1) / PANEL * PANEL, all = a->at + a->queries;
     long room = (all + PANEL - 1) / PANEL * PANEL, shared = a->heads / a->groups;
@@ -97,13 +97,13 @@ INLINE void blocks(int kind, const Prompt *a, long from, long to) {
         low = low / PANEL * PANEL;  // whole panels
         long count = a->at + s0 + n - low, padded = (count + PANEL - 1) / PANEL * PANEL;
         const char *q = a->q + b * a->q_row + h * a->q_head + s0 * a->q_at;
-        widen(kind, q, a->q_at, n, n, a->width, a->scale, asked, a->width + 8);
+        widen(a->kind, q, a->q_at, n, n, a->width, a->scale, asked, a->width + 8);
         pack_tiles(asked, a->width + 8, n, a->width, packed);
         for (long j = 0; j < padded; j += PANEL)
             for (long r = 0; r < n; r += TILE)
                 tiles(least(TILE, n - r), packed + r * a->width, keys + (low + j) * a->width,
                       a->width, scores + r * ld + j, ld, 1);
-        float sink = a->sinks ? get(kind, a->sinks, h) : -INFINITY, total[QUERIES];
+        float sink = a->sinks ? get(a->kind, a->sinks, h) : -INFINITY, total[QUERIES];
         for (long r = 0; r < n; r++) {
             long own = a->at + s0 + r, start = own - a->window + 1;
             start = a->window > 0 && start > low ? start : low;
@@ -115,11 +115,11 @@ INLINE void blocks(int kind, const Prompt *a, long from, long to) {
                 tiles(least(TILE, n - r), packed + r * count, values + i * all + low * PANEL, count,
                       mixed + r * wide + i, wide, 1);
         for (long r = 0; r < n; r++) {
-            char *out = a->out + ((b * a->queries + s0 + r) * a->heads + h) * a->width * size_of(kind);
+            char *out = a->out + ((b * a->queries + s0 + r) * a->heads + h) * a->width * size_of(a->kind);
             long i = 0;
             for (; i + VW <= a->width; i += VW)
-                store(kind, out, i, load(F32, mixed + r * wide, i) * (1 / total[r]));
-            for (; i < a->width; i++) put(kind, out, i, mixed[r * wide + i] * (1 / total[r]));
+                store(a->kind, out, i, load(F32, mixed + r * wide, i) * (1 / total[r]));
+            for (; i < a->width; i++) put(a->kind, out, i, mixed[r * wide + i] * (1 / total[r]));
         }
     }
 }
@@ -133,10 +133,11 @@ void op_prompt(const int64_t *args, int t, int threads) {
         .kind = args[13], .rows = args[14], .heads = args[15], .groups = args[16],
         .queries = args[17], .keys = args[18], .width = args[19], .at = args[20],
         .window = args[21], .sinks = (char *)args[22], .scale = float_of(args[23]),
+        .kept = args[24],
     };
     long from, to;
     share(a.rows * a.heads * ((a.queries + QUERIES - 1) / QUERIES), 1, t, threads, &from, &to);
-    switch (a.kind) {
+    switch (a.kept) {
         case F32: blocks(F32, &a, from, to); break;
         case BF16: blocks(BF16, &a, from, to); break;
         default: blocks(F16, &a, from, to);
