@@ -91,6 +91,7 @@ def test_what_is_not_written_is_not_read() -> None:
 
 @pytest.mark.parametrize("sinks", [None, SINKS], ids=["plain", "sinks"])
 @pytest.mark.parametrize("window", [None, 1, 3, 50])
+@pytest.mark.slow
 def test_both_ways_give_the_same_and_the_same_gradients(
     sinks: Tensor | None, window: int | None, monkeypatch: Any
 ) -> None:

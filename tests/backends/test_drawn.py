@@ -92,6 +92,7 @@ def test_floats_are_close(f, data):  # type: ignore[no-untyped-def]
 
 @settings(max_examples=30, deadline=None)
 @given(functions((F32, I32)), st.data())
+@pytest.mark.slow
 def test_after_all_passes_too(f, data):  # type: ignore[no-untyped-def]
     compare(optimize(program(f)).entries["f"], data, False, closely)
 

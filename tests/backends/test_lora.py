@@ -224,6 +224,7 @@ def test_adapters_train(source: Path) -> None:
         assert torch.equal(tensor, model.state_dict()[path])
 
 
+@pytest.mark.slow
 def test_adapters_alone_in_a_file(source: Path, tmp_path: Path) -> None:
     base = {path: t.clone() for path, t in made(source, "f32").state_dict().items()}
     names = {path: f"model.{path}" for path in base}

@@ -13,7 +13,7 @@ from torch import Tensor
 from linnet.torch import kernels
 from linnet.torch.native import ops
 
-NEAR = {torch.float32: 3e-6, torch.bfloat16: 4.5e-3, torch.float16: 6e-4}
+NEAR = {torch.float32: 1e-5, torch.bfloat16: 4.5e-3, torch.float16: 6e-4}
 DTYPES = list(NEAR)
 
 

@@ -118,6 +118,7 @@ def test_one_at_a_time(source: Path, stored: Path, plain: lt.LinnetModule) -> No
 
 
 @pytest.mark.parametrize("together", [1, 2])
+@pytest.mark.slow
 def test_no_more_in_memory_than_allowed(
     source: Path, monkeypatch: pytest.MonkeyPatch, together: int
 ) -> None:
@@ -148,6 +149,7 @@ def test_no_more_in_memory_than_allowed(
     assert [p for p, ref in alive if ref() is not None] == []
 
 
+@pytest.mark.slow
 def test_a_mapped_file_is_given_back(source: Path, tmp_path: Path) -> None:
     """Large enough that pages can be counted: what the file takes of this process's memory."""
     generics: dict[str, int | str] = {"H": 64, "Inner": 4096}

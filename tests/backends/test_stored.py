@@ -179,6 +179,7 @@ pub block Sides<H: Dim = 32> {
             assert np.abs(got.numpy() - one).max() <= tolerance(numerics, "f32") * largest
 
 
+@pytest.mark.slow
 def test_without_weights_blocks_are_made_of_random_numbers(source: Path) -> None:
     one, two = (lt.load(source, storage="q8", seed=seed) for seed in (0, 1))
     same = lt.load(source, storage="q8", seed=0)
@@ -240,6 +241,7 @@ def test_what_cannot_be_is_refused(source: Path, options: dict[str, Any], messag
         lt.load(source, **options)
 
 
+@pytest.mark.slow
 def test_blocks_do_not_change(source: Path, tmp_path: Path) -> None:
     weights, module = drawn(source), lt.load(source, storage="q4")
     for act in (
@@ -322,6 +324,7 @@ def of_file(path: Path, storage: str | None) -> lt.LinnetModule:
         ("Q5_0", "q8", "Q8_0"),
     ],
 )
+@pytest.mark.slow
 def test_a_files_own_blocks_are_kept(
     tmp_path: Path, scheme: str, storage: str, format: str
 ) -> None:

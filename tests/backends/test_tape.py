@@ -252,6 +252,7 @@ def test_ops_of_pytorch_write_where_their_results_were() -> None:
     assert [r.data_ptr() for r in results] == addresses
 
 
+@pytest.mark.slow
 def test_steps_over_pages() -> None:
     """One recording serves every table, and a pack of chunks and steps is what both are apart."""
     sizes = {**SIZES, "H": 64, "HeadDim": 16, "Heads": 4, "T": "f32", "Batch": 1, "MaxSeq": 64 * 9}

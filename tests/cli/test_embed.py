@@ -126,6 +126,7 @@ def expected(texts: list[list[int]]) -> np.ndarray:
     return np.stack(rows)
 
 
+@pytest.mark.slow
 def test_texts_of_every_length_and_of_standard_input(
     run: Run, original: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -134,12 +134,14 @@ def test_json_says_all(run: Run, original: Path) -> None:
     assert document["finish_reason"] == "length"
 
 
+@pytest.mark.slow
 def test_options_may_stand_before_the_prompt(run: Run, original: Path) -> None:
     status, out, _ = run(original, "--max-new-tokens", 3, TEXT, "--raw")
     assert status == 0 and len(out.split()) == 3
     assert out == run(original, TEXT, "--raw", "--max-new-tokens", 3)[1]
 
 
+@pytest.mark.slow
 def test_the_prompt_may_come_from_standard_input(
     run: Run, original: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,6 +58,7 @@ def test_any_program(seed: int, rate: float, columns: int) -> None:
     formatted_within(disturbed(text, random, rate), columns)
 
 
+@pytest.mark.slow
 def test_line_breaks_and_spaces_do_not_matter() -> None:
     """Apart from empty lines: the same tokens on one line come out the same."""
     for text in SMALL[:8]:

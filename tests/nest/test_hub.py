@@ -109,6 +109,7 @@ def test_two_processes_do_not_share_a_part(tmp_path: Path, hub: Hub) -> None:
     assert (tmp_path / "f").read_bytes() == BIG
 
 
+@pytest.mark.slow
 def test_a_slow_server_counts_as_cut(
     tmp_path: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,9 +63,7 @@ def lone_logits(seed: int, *tokens: int, kept: str = "f32") -> np.ndarray:
         return np.asarray(_whole(seed, kept).run_entry("forward", [given])[0].numpy())
 
 
-def greedy(
-    prompt: Sequence[int], answer: Sequence[int], seed: int = 0, kept: str = "f32"
-) -> None:
+def greedy(prompt: Sequence[int], answer: Sequence[int], seed: int = 0, kept: str = "f32") -> None:
     """Each token of the answer is the one that the model alone finds likeliest.
 
     Its keys and values are `kept` in a dtype.

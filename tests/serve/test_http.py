@@ -127,6 +127,7 @@ def test_a_message_is_answered(client: OpenAI) -> None:
     assert chunks[-1].usage.prompt_tokens == whole.usage.prompt_tokens
 
 
+@pytest.mark.slow
 def test_many_at_once(server: Server, alone: list[str]) -> None:
     """Whoever asks beside whom, and however: the answer is what the engine says alone."""
 
@@ -557,6 +558,7 @@ def test_a_bug_is_told_in_the_shape_of_the_api(own: Engine, monkeypatch: Any) ->
         assert made.json()["error"]["type"] == "server_error"
 
 
+@pytest.mark.slow
 def test_an_overfull_queue(own: Engine) -> None:
     slow(own, 0.03)
     with serving(own, max_queue=1) as server:

@@ -123,6 +123,7 @@ def draws(pick: st.DrawFn, vocab: int) -> Draw:
 
 @given(st.data())
 @settings(max_examples=25, deadline=None)
+@pytest.mark.slow
 def test_a_batch_draws_as_the_reference_does_in_any_company(data: st.DataObject) -> None:
     vocab = data.draw(st.sampled_from([1, 2, 40, 333]))
     seed = data.draw(st.integers(0, 1000))

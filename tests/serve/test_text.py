@@ -378,6 +378,7 @@ def test_the_earliest_stop_string_counts() -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(written=st.text(max_size=30), cut=st.integers(0, 60))
+@pytest.mark.slow
 def test_what_comes_is_the_text_itself(written: str, cut: int) -> None:
     read = text()
     ids = read.encode(written)

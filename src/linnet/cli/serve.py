@@ -189,7 +189,7 @@ def _engine(args: argparse.Namespace, opened: Any) -> Engine:
     generics = {"Batch": 1 if paged else args.batch, "MaxSeq": pool.positions if paged else max_len}
     sized: dict[str, int | str] = {k: v for k, v in generics.items() if k in card.generics}
     entries = PAGED if paged else tuple(rows)
-    model, _ = loaded(args, card, opened.files, sized | dtypes, entries, device=args.device)
+    model, _ = loaded(args, card, opened.files, {**sized, **dtypes}, entries, device=args.device)
     engine = Engine(
         model, text=opened.text, paged=paged, rows=args.batch if paged else None, max_len=max_len
     )
