@@ -253,6 +253,15 @@ def small_card_or_skip() -> None:
         pytest.skip(f"LINNET_OFFLINE=1, and the weights of {card.name} are not cached")
 
 
+# Ctrl-C reaches the process whose terminal this is; the process makes it its own, for after a
+# fork of this one, which may have threads by now, nothing may run.
+IN_ITS_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.executable, [sys.executable, "-m", "linnet", *sys.argv[1:]])
+"""
+
+
 class Terminal:
     """`linnet chat` in a terminal of its own."""
 
@@ -260,12 +269,11 @@ class Terminal:
         self.master, slave = pty.openpty()
         environment = {k: v for k, v in os.environ.items() if k != "LINNET_CHECKS"}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "linnet", "chat", *words],
+            [sys.executable, "-c", IN_ITS_TERMINAL, "chat", *words],
             stdin=slave,
             stdout=slave,
             stderr=slave,
             start_new_session=True,
-            preexec_fn=controlling_terminal,
             env={**environment, "TERM": "dumb"},
         )
         os.close(slave)
@@ -296,14 +304,6 @@ class Terminal:
             if select.select([self.master], [], [], 10)[0]:
                 break
         self.until(pattern)
-
-
-def controlling_terminal() -> None:
-    """Ctrl-C reaches the process whose terminal this is."""
-    import fcntl
-    import termios
-
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 @pytest.mark.slow
