@@ -82,6 +82,24 @@ def bind_entry(
     return call.sizes
 
 
+def bind_sizes(
+    function: Function, generics: Mapping[str, int], name: str | None = None
+) -> dict[str, int]:
+    """The size of every dimension of the entry, given by name, all facts checked.
+
+    Raises PlanError that names the entry and the dimension.
+    """
+    call = _Binding(function, name or function.name.rpartition(".")[2])
+    call.take_generics(generics)
+    missing = [dim for dim in function.dims if dim not in call.sizes]
+    if missing:
+        many = "have no values" if len(missing) > 1 else "has no value"
+        raise PlanError(f"{call.name}: {', '.join(missing)} {many}; every dimension needs one here")
+    call.check_facts()
+    call.check_demands()
+    return call.sizes
+
+
 class _Binding:
     """One call's sizes while they are found."""
 

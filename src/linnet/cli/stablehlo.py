@@ -1,0 +1,39 @@
+"""`linnet stablehlo`: the StableHLO module that an entry becomes."""
+
+from __future__ import annotations
+
+import argparse
+
+from linnet.cli import OK
+from linnet.cli.source import add_numerics, add_optionals, add_source_arguments, opened
+from linnet.diagnostics import PlanError
+from linnet.inputs import bind_sizes, find_entry
+from linnet.stablehlo import emit
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_numerics(parser, "equivalent", "exact, equivalent (default) or fast")
+    add_optionals(parser)
+    add_source_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    found = opened(args)
+    if args.entry and len(args.entry) > 1:
+        raise PlanError("linnet stablehlo prints one entry: give --entry once")
+    generics = {generic.name for generic in found.program.generics()}
+    own = {name: value for name, value in found.given.items() if name not in generics}
+    for name in own:
+        del found.given[name]
+    program = found.program.lower(
+        found.bound("stablehlo"),
+        entries=found.entries,
+        main=found.main,
+        numerics=args.numerics,
+        present=lambda path: args.optionals == "present",
+    )
+    name = args.entry[0] if args.entry else None
+    entry = find_entry(program, name)
+    sizes = bind_sizes(entry, own, name or program.main)  # type: ignore[arg-type]
+    print(emit(program, name, sizes, args.numerics), end="")
+    return OK

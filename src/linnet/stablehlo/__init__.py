@@ -1,0 +1,7 @@
+"""StableHLO: an entry of a program as one module of text, for XLA and whatever else reads it."""
+
+from __future__ import annotations
+
+from linnet.stablehlo.emit import emit
+
+__all__ = ["emit"]
