@@ -19,8 +19,12 @@ if TYPE_CHECKING:
     from linnet.weights.bindings import Bound
     from linnet.weights.checkpoint import Weights
 
-# Backend -> the module whose `load` makes its model.
-LOADERS: dict[str, str] = {"torch": "linnet.torch"}
+# Backend -> the module and the function in it that makes its model.
+LOADERS: dict[str, tuple[str, str]] = {
+    "torch": ("linnet.torch", "load"),
+    "jax": ("linnet.jax", "load"),
+    "jax_model": ("linnet.jax", "load_model"),
+}
 
 
 def load(
@@ -65,7 +69,8 @@ def load(
     bound: list[Bound] = []
     if proof is not None:
         options["on_bound"] = bound.extend
-    model = import_module(LOADERS[backend]).load(
+    module, loader = LOADERS[backend]
+    model = getattr(import_module(module), loader)(
         card.source_path,
         root=card.root,
         main=card.entry if entries is None or card.entry in entries else None,

@@ -152,16 +152,22 @@ def paths_of(function: Function) -> list[tuple[str, str, TensorType]]:
     values = zip(leaf_paths(function), function.values, strict=True)
     found = [("value", path, _tensor(param.of)) for path, param in values]
     for param in function.params[len(found) :]:
-        found += [(param.kind, path, type) for path, type in _members(param.name, param.of)]
+        found += [(param.kind, path, type) for path, type in members(param.name, param.of)]
     return found
 
 
-def _members(path: str, of: ValueType) -> Iterator[tuple[str, TensorType]]:
+def members(path: str, of: ValueType) -> Iterator[tuple[str, TensorType]]:
+    """Every tensor of a member, its positions in arrays written out."""
     if isinstance(of, ArrayType):
         for i in range(of.length):
-            yield from _members(path.replace("*", str(i), 1), of.element)
+            yield from members(path.replace("*", str(i), 1), of.element)
     else:
         yield path, of
+
+
+def results_of(function: Function) -> list[TensorType]:
+    """The type of each result of the public function: values, then what is written."""
+    return [type for node in function.results for _, type in members("", _value_type(node))]
 
 
 def _tensor(of: ValueType) -> TensorType:
@@ -206,7 +212,7 @@ class _Body:
                 for name, node in zip(
                     function.writes, function.results[len(function.value_results) :], strict=True
                 )
-                for path, _ in _members(name, _value_type(node))
+                for path, _ in members(name, _value_type(node))
             ]
             marks[len(marks) - len(written) :] = [f' {{linnet.path = "{w}"}}' for w in written]
         arguments = [
@@ -236,21 +242,27 @@ class _Body:
 
     def _typed(self, function: Function) -> Iterator[tuple[str, TensorType]]:
         for param in function.params:
-            yield from _members(param.name, param.of)
+            yield from members(param.name, param.of)
 
     def run(self, function: Function) -> list[str]:
         """Every operation of the function, whose params are known; the names of its results."""
         for node in ordered(function.results):
-            if node not in self.env:
+            if node not in self.env and not isinstance(node, (Literal, Size)):
                 self.env[node] = self.value(node)
-        return [name for node in function.results for name in flat(self.env[node])]
+        return [name for node in function.results for name in flat(self.at(node))]
+
+    def at(self, node: Node) -> Value:
+        """The node's value; a number is written where it is first used as a tensor."""
+        if node not in self.env:
+            self.env[node] = self.value(node)
+        return self.env[node]
 
     def inlined(self, function: Function, given: Iterable[Value]) -> list[Value]:
         """The results of a body on these values, written here."""
         inner = _Body(self.module, self.sizes, self.names, self.lines)
         inner.env.update(zip(function.params, given, strict=True))
         inner.run(function)
-        return [inner.env[node] for node in function.results]
+        return [inner.at(node) for node in function.results]
 
     def region(self, function: Function, given: Iterable[Value]) -> None:
         """The operations of a body one step further in, and its return."""
@@ -272,7 +284,7 @@ class _Body:
         return self._types(node.type)
 
     def _types(self, of: ValueType) -> list[str]:
-        return [self.type(each) for _, each in _members("", of)]
+        return [self.type(each) for _, each in members("", of)]
 
     def shape(self, shape: Sequence[object]) -> list[int]:
         return [axis.evaluate(self.sizes) for axis in shape if isinstance(axis, Dim)]
@@ -306,7 +318,7 @@ class _Body:
         return self.op(what, f"({self.types(x)[0]}) -> {self.types(to)[0]}", to.hint)
 
     def name(self, node: Node) -> str:
-        value = self.env[node]
+        value = self.at(node)
         if not isinstance(value, str):
             raise InternalError("stablehlo", f"{node!r} is no tensor")
         return value
@@ -326,7 +338,7 @@ class _Body:
                 return self._iota(node, dtype)
             case Unary(op, x):
                 if op == "abs" and dtype_of(x).kind == "uint":
-                    return self.env[x]
+                    return self.at(x)
                 return self.op(f"stablehlo.{_UNARY[op]} {self.name(x)}", self.types(node)[0], node.hint)
             case Binary():
                 return self._binary(node)
@@ -368,16 +380,16 @@ class _Body:
             case Call():
                 return self._call(node)
             case If(c, then, other, inputs):
-                return self._if(node, c, then, other, [self.env[x] for x in inputs])
+                return self._if(node, c, then, other, [self.at(x) for x in inputs])
             case While(test, body, inputs, count):
-                return self._while(test, body, [self.env[x] for x in inputs], count)
+                return self._while(test, body, [self.at(x) for x in inputs], count)
             case For():
                 return self._for(node)
             case Result(of, index) | Element(of, index):
-                return self.env[of][index]
+                return self.at(of)[index]
             case Update(x, index, value):
-                old = self.env[x]
-                return (*old[:index], self.env[value], *old[index + 1 :])
+                old = self.at(x)
+                return (*old[:index], self.at(value), *old[index + 1 :])
             case _:
                 raise InternalError("stablehlo", f"unknown node {type(node).__name__}")
 
@@ -502,13 +514,13 @@ class _Body:
             return (kernel.write(self, node),)
         dims = [dim.evaluate(self.sizes) for dim in node.dims]
         name = self.module.called(node.function, dims)
-        given = [name for x in node.inputs for name in flat(self.env[x])]
+        given = [name for x in node.inputs for name in flat(self.at(x))]
         taken = ", ".join(t for x in node.inputs for t in self.types(x))
         made = self.types(node)
         outcome = made[0] if len(made) == 1 else f"({', '.join(made)})"
         wish = _plain(node.function.name)
         results = self._results(
-            f"call @{name}({', '.join(given)}) : ({taken}) -> {outcome}", len(made), wish
+            f"func.call @{name}({', '.join(given)}) : ({taken}) -> {outcome}", len(made), wish
         )
         return self._grouped(node, results)
 
@@ -574,8 +586,8 @@ class _Body:
 
     def _for(self, node: For) -> Value:
         start, stop = node.start.evaluate(self.sizes), node.stop.evaluate(self.sizes)
-        carried = [self.env[x] for x in node.carried]
-        fixed = [self.env[x] for x in node.fixed]
+        carried = [self.at(x) for x in node.carried]
+        fixed = [self.at(x) for x in node.fixed]
         if node.scanned or stop - start <= 1:
             return self._turns(node, range(start, stop), carried, fixed)
         last = stop - (node.last is not None)
@@ -638,7 +650,7 @@ class _Body:
         gathered: list[list[Value]] = [[] for _ in node.body.results[count:]]
         for i in turns:
             function = node.last if node.last and i == turns[-1] else node.body
-            elements = [self.env[x][i] for x in node.scanned]
+            elements = [self.at(x)[i] for x in node.scanned]
             at = self.constant(i, (), I64) if _uses_turn(function) else ""
             results = self.inlined(function, [at, *carried, *elements, *fixed])
             carried = results[:count]
@@ -675,7 +687,7 @@ def _leaves(function: Function) -> list[str]:
     """A wish for the name of each argument."""
     names: list[str] = []
     for param in function.params:
-        names += [path for path, _ in _members(param.name, param.of)]
+        names += [path for path, _ in members(param.name, param.of)]
     return names
 
 

@@ -1,0 +1,163 @@
+"""StableHLO: text that is the same each time, parses, and means what the nodes mean."""
+
+# ruff: noqa: E501 - Linnet sources are laid out for the eye
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import linnet
+from backends.common import assert_close, flat, lowered
+from backends.test_kernels import FLOATS, calling, inputs_of, the_op
+from linnet.core.ir import Program
+from linnet.core.passes import optimize
+from linnet.inputs import bind_sizes
+from linnet.ir import load_program
+from linnet.policy import POLICIES, Policy, tolerance
+from linnet.reference import evaluate
+from linnet.stablehlo import emit
+from linnet.stablehlo.emit import paths_of
+from linnet.stablehlo.kernels import KERNELS
+from linnet.stablehlo.text import dense
+from linnet.torch import kernels as K
+from linnet.types import BF16, BOOL, F16, F32, F64, I8
+from linnet.weights import DTYPES
+
+from .test_emitted import PROGRAMS
+
+FAMILIES = Path(linnet.__file__).parent / "zoo" / "families"
+SIZES = {"N": 3, "M": 2, "B": 2, "S": 5, "Steps": 3, "P": 6, "Rows": 3, "Pages": 4}
+
+
+def sizes_of(program: Program, name: str) -> dict[str, int]:
+    entry = program.entries[name]
+    return bind_sizes(entry, {dim: SIZES.get(dim, 2) for dim in entry.dims}, name)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_goldens(name: str, golden: Callable[..., None]) -> None:
+    program = optimize(lowered("module main\n" + PROGRAMS[name]), "equivalent")
+    golden("\n".join(emit(program, one, sizes_of(program, one)) for one in program.entries))
+
+
+def test_numbers_are_read_back_exactly() -> None:
+    assert [dense(x, F32) for x in (1.0, -0.0, 1e-05, 1e20, float("inf"))] == [
+        *("1.0", "-0.0", "1.0e-05", "1.0e+20", "0x7F800000")
+    ]
+    assert [dense(float("nan"), dtype) for dtype in (F16, BF16, F64)] == [
+        *("0x7E00", "0x7FC0", "0x7FF8000000000000")
+    ]
+    assert [dense(-3, I8), dense(True, BOOL)] == ["-3", "true"]
+
+
+def run(program: Program, name: str, sizes: dict[str, int], policy: Policy, given: Sequence[Any]) -> list[Any]:
+    """What XLA makes of the module."""
+    import jax
+
+    from linnet.jax.exported import aval, callable_of
+    from linnet.stablehlo.emit import results_of
+
+    function = program.entries[name]
+    types = [type for _, _, type in paths_of(function)], results_of(function)
+    with jax.enable_x64(True):
+        taken, made = (
+            [aval([axis.evaluate(sizes) for axis in t.shape], str(t.dtype)) for t in each]  # type: ignore[union-attr]
+            for each in types
+        )
+        call = callable_of(name, emit(program, name, sizes, policy), taken, made)
+        return [np.asarray(x) for x in jax.jit(call)(*given)]
+
+
+# Ops that PyTorch has kernels for have sizes to try; the others are tried through entries.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", K.KERNELS)
+def test_an_op_is_what_its_body_says(op: str) -> None:
+    for seed, sample in enumerate(K.KERNELS[op][0].samples):
+        for dtype in FLOATS[:2]:
+            function = the_op(op, sample, dtype)
+            program = calling(function, sample)
+            for policy in ("exact", "fast") if op in KERNELS else ("equivalent",):
+                arrays = inputs_of(function, sample, seed, "plain")
+                wanted = evaluate(program, "run", arrays)
+                found = run(program, "run", {}, policy, arrays)
+                for a, b in zip(flat(wanted), found, strict=True):
+                    near = max(tolerance("equivalent", dtype), tolerance("equivalent", "f32"))
+                    assert_close(np.asarray(a), b, near, f"{op} {dtype} {sample}")
+
+
+def given_for(program: Program, name: str, sizes: dict[str, int], seed: int) -> list[np.ndarray]:
+    """Small numbers for everything that the entry takes."""
+    draw = np.random.default_rng(seed)
+    arrays: list[np.ndarray] = []
+    for _, _, type in paths_of(program.entries[name]):
+        shape = [axis.evaluate(sizes) for axis in type.shape]  # type: ignore[union-attr]
+        to = DTYPES[str(type.dtype)]
+        if str(type.dtype) == "bool":
+            arrays.append(draw.random(shape) < 0.5)
+        elif type.dtype.is_float:  # type: ignore[union-attr]
+            arrays.append((0.3 * draw.standard_normal(shape)).astype(to))
+        else:
+            arrays.append(np.asarray(draw.integers(0, 2, shape)).astype(to))
+    return arrays
+
+
+def compare(program: Program, name: str, policy: Policy, near: float) -> None:
+    sizes = sizes_of(program, name)
+    arrays = given_for(program, name, sizes, 1)
+    kinds = paths_of(program.entries[name])
+    own = [x for (kind, _, _), x in zip(kinds, arrays, strict=True) if kind == "value"]
+    members = {p: x for (kind, p, _), x in zip(kinds, arrays, strict=True) if kind in ("param", "buffer")}
+    state = {p: x.copy() for (kind, p, _), x in zip(kinds, arrays, strict=True) if kind == "state"}
+    wanted = flat(evaluate(program, name, own, members, state, sizes))
+    found = run(program, name, sizes, policy, arrays)
+    for a, b in zip([*wanted, *_written(program, name, state)], found, strict=True):
+        assert_close(np.asarray(a), b, near, f"{name} {policy}")
+
+
+def _written(program: Program, name: str, state: dict[str, Any]) -> list[Any]:
+    function = program.entries[name]
+    found: list[Any] = []
+    for path in function.writes:
+        fitting = [p for p in state if p == path or _stands(path, p)]
+        found += [state[p] for p in fitting]
+    return found
+
+
+def _stands(path: str, given: str) -> bool:
+    from linnet.core.ir import stands_for
+
+    return stands_for(path, given)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_small_programs(name: str, policy: Policy) -> None:
+    program = optimize(lowered("module main\n" + PROGRAMS[name]), policy)
+    for entry in program.entries:
+        compare(program, entry, policy, 1e-5 if name != "softmax" else 8e-3)
+
+
+def family(name: str, policy: Policy) -> Program:
+    program = load_program(FAMILIES / name)
+    wanted = {"Vocab": 12, "H": 8, "Heads": 4, "KvHeads": 2, "Inner": 10, "Layers": 2, "Batch": 3}
+    wanted |= {"MaxSeq": 16, "PageSize": 4, "MaxPositions": 20, "Positions": 20}
+    if name == "gpt_oss":
+        wanted = {"H": 64, "HeadDim": 16, "Inner": 32, **{k: v for k, v in wanted.items() if k not in ("H", "Inner")}}
+    known = {generic.name for generic in program.generics()}
+    given: dict[str, int | str] = {k: v for k, v in wanted.items() if k in known}
+    return program.lower(program.example({**given, "T": "f32"}), numerics=policy)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(p.name for p in FAMILIES.iterdir()))
+def test_every_entry_of_every_family(name: str) -> None:
+    program = family(name, "equivalent")
+    for entry in program.entries:
+        compare(program, entry, "equivalent", 2e-5)
