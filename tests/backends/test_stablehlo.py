@@ -1,6 +1,5 @@
 """StableHLO: text that is the same each time, parses, and means what the nodes mean."""
 
-# ruff: noqa: E501 - Linnet sources are laid out for the eye
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -9,22 +8,29 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 import linnet
 from backends.common import assert_close, flat, lowered
+from backends.test_drawn import closely
 from backends.test_kernels import FLOATS, calling, inputs_of, the_op
+from core.graphs import arrays as drawn_arrays
+from core.graphs import functions
+from core.graphs import program as drawn_program
 from linnet.core.ir import Program
 from linnet.core.passes import optimize
-from linnet.inputs import bind_sizes
+from linnet.inputs import bind_sizes, demands
 from linnet.ir import load_program
 from linnet.policy import POLICIES, Policy, tolerance
-from linnet.reference import evaluate
+from linnet.reference import evaluate, evaluate_function
 from linnet.stablehlo import emit
-from linnet.stablehlo.emit import paths_of
+from linnet.stablehlo.emit import paths_of, results_of, written_by
 from linnet.stablehlo.kernels import KERNELS
 from linnet.stablehlo.text import dense
 from linnet.torch import kernels as K
 from linnet.types import BF16, BOOL, F16, F32, F64, I8
+from linnet.types import DTYPES as DTYPES_OF
 from linnet.weights import DTYPES
 
 from .test_emitted import PROGRAMS
@@ -54,12 +60,13 @@ def test_numbers_are_read_back_exactly() -> None:
     assert [dense(-3, I8), dense(True, BOOL)] == ["-3", "true"]
 
 
-def run(program: Program, name: str, sizes: dict[str, int], policy: Policy, given: Sequence[Any]) -> list[Any]:
+def run(
+    program: Program, name: str, sizes: dict[str, int], policy: Policy, given: Sequence[Any]
+) -> list[Any]:
     """What XLA makes of the module."""
     import jax
 
     from linnet.jax.exported import aval, callable_of
-    from linnet.stablehlo.emit import results_of
 
     function = program.entries[name]
     types = [type for _, _, type in paths_of(function)], results_of(function)
@@ -112,27 +119,15 @@ def compare(program: Program, name: str, policy: Policy, near: float) -> None:
     arrays = given_for(program, name, sizes, 1)
     kinds = paths_of(program.entries[name])
     own = [x for (kind, _, _), x in zip(kinds, arrays, strict=True) if kind == "value"]
-    members = {p: x for (kind, p, _), x in zip(kinds, arrays, strict=True) if kind in ("param", "buffer")}
+    members = {
+        p: x for (kind, p, _), x in zip(kinds, arrays, strict=True) if kind in ("param", "buffer")
+    }
     state = {p: x.copy() for (kind, p, _), x in zip(kinds, arrays, strict=True) if kind == "state"}
     wanted = flat(evaluate(program, name, own, members, state, sizes))
     found = run(program, name, sizes, policy, arrays)
-    for a, b in zip([*wanted, *_written(program, name, state)], found, strict=True):
+    written = [state[path] for path in written_by(program.entries[name])]
+    for a, b in zip([*wanted, *written], found, strict=True):
         assert_close(np.asarray(a), b, near, f"{name} {policy}")
-
-
-def _written(program: Program, name: str, state: dict[str, Any]) -> list[Any]:
-    function = program.entries[name]
-    found: list[Any] = []
-    for path in function.writes:
-        fitting = [p for p in state if p == path or _stands(path, p)]
-        found += [state[p] for p in fitting]
-    return found
-
-
-def _stands(path: str, given: str) -> bool:
-    from linnet.core.ir import stands_for
-
-    return stands_for(path, given)
 
 
 @pytest.mark.slow
@@ -149,7 +144,12 @@ def family(name: str, policy: Policy) -> Program:
     wanted = {"Vocab": 12, "H": 8, "Heads": 4, "KvHeads": 2, "Inner": 10, "Layers": 2, "Batch": 3}
     wanted |= {"MaxSeq": 16, "PageSize": 4, "MaxPositions": 20, "Positions": 20}
     if name == "gpt_oss":
-        wanted = {"H": 64, "HeadDim": 16, "Inner": 32, **{k: v for k, v in wanted.items() if k not in ("H", "Inner")}}
+        wanted = {
+            "H": 64,
+            "HeadDim": 16,
+            "Inner": 32,
+            **{k: v for k, v in wanted.items() if k not in ("H", "Inner")},
+        }
     known = {generic.name for generic in program.generics()}
     given: dict[str, int | str] = {k: v for k, v in wanted.items() if k in known}
     return program.lower(program.example({**given, "T": "f32"}), numerics=policy)
@@ -161,3 +161,18 @@ def test_every_entry_of_every_family(name: str) -> None:
     program = family(name, "equivalent")
     for entry in program.entries:
         compare(program, entry, "equivalent", 2e-5)
+
+
+@pytest.mark.slow
+@settings(max_examples=150, deadline=None)
+@given(functions(tuple(DTYPES_OF.values())), st.data())
+def test_drawn_functions(f: Any, data: st.DataObject) -> None:
+    """Any operations on any dtypes, integers to the bit."""
+    sizes = {"B": data.draw(st.integers(0, 2))}
+    assume(all(demand.goal.holds(sizes) for demand in demands(f)))
+    given = [np.asarray(data.draw(drawn_arrays(p.of, sizes, False))) for p in f.params]
+    made = drawn_program(f)
+    found = run(made, "f", sizes, "exact", given)
+    wanted = evaluate_function(f, given, sizes)
+    for a, b in zip(wanted, found, strict=True):
+        assert_close(np.asarray(a), b, closely(str(b.dtype)), "a result")

@@ -23,8 +23,8 @@ def run(args: argparse.Namespace) -> int:
         raise PlanError("linnet stablehlo prints one entry: give --entry once")
     generics = {generic.name for generic in found.program.generics()}
     own = {name: value for name, value in found.given.items() if name not in generics}
-    for name in own:
-        del found.given[name]
+    for dim in own:
+        del found.given[dim]
     program = found.program.lower(
         found.bound("stablehlo"),
         entries=found.entries,

@@ -20,7 +20,8 @@ Function = Callable[..., tuple[Any, ...]]
 
 def aval(shape: Sequence[int], dtype: str) -> Any:
     """What JAX calls a tensor of the language's dtype."""
-    return jax.ShapeDtypeStruct(tuple(shape), ARRAYS[dtype])
+    made: Any = jax.ShapeDtypeStruct
+    return made(tuple(shape), ARRAYS[dtype])
 
 
 def is_wide(type: TensorType) -> bool:

@@ -26,7 +26,7 @@ from linnet.jax.exported import aval, callable_of, is_wide, wide
 from linnet.loading import Loaded, load_source, slots_of
 from linnet.policy import Policy, policy_named
 from linnet.stablehlo import emit
-from linnet.stablehlo.emit import members, paths_of, results_of
+from linnet.stablehlo.emit import paths_of, results_of, written_by
 from linnet.types import DType, TensorType
 from linnet.weights.arrays import DTYPES, as_array, dtype_name
 from linnet.weights.bindings import read_bound
@@ -119,7 +119,7 @@ def _loaded(
     entries: Iterable[str] | None,
     options: dict[str, Any],
 ) -> tuple[Loaded, Policy]:
-    known = {*load_source.__kwdefaults__, "on_bound"}
+    known = {*(load_source.__kwdefaults__ or {}), "on_bound"} - {"policy", "shard"}
     for name in options:
         if name not in known:
             raise PlanError(f"there is no option {name}; there are {', '.join(sorted(known))}")
@@ -165,14 +165,7 @@ class Entry:
         paths = paths_of(self.function)
         self.parameters = {p: t for kind, p, t in paths if kind in ("param", "buffer")}
         self.states = {p: t for kind, p, t in paths if kind == "state"}
-        count = len(self.function.value_results)
-        self.written = tuple(
-            path
-            for name, node in zip(
-                self.function.writes, self.function.results[count:], strict=True
-            )
-            for path, _ in members(name, node.type)  # type: ignore[arg-type]
-        )
+        self.written = tuple(written_by(self.function))
 
     def sizes(self, values: Sequence[Any], generics: Mapping[str, int] | None) -> dict[str, int]:
         """The entry's dimensions, by the inputs' shapes; PlanError names what does not fit."""
@@ -392,7 +385,9 @@ class LinnetModel:
 
     def __init__(self, program: Program, policy: Policy, weights: Arrays) -> None:
         slots = {
-            slot.path: slot for slot in slots_of(program) if slot.path in weights or not slot.optional
+            slot.path: slot
+            for slot in slots_of(program)
+            if slot.path in weights or not slot.optional
         }
         missing = [path for path in slots if path not in weights]
         if missing:
@@ -447,7 +442,8 @@ class LinnetModel:
         found = source.weights if isinstance(source, LinnetModel) else source
         wanted = {slot.path: slot for slot in slots_of(self.program) if slot.path in self.weights}
         problems = [
-            f"{path} is missing" if path not in found
+            f"{path} is missing"
+            if path not in found
             else f"{path} is {list(found[path].shape)}, expected {list(slot.shape)}"
             for path, slot in wanted.items()
             if path not in found or tuple(found[path].shape) != slot.shape
@@ -458,5 +454,3 @@ class LinnetModel:
         self.weights = {
             path: _placed(jnp.array(found[path], self.weights[path].dtype)) for path in wanted
         }
-
-

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,8 +69,7 @@ def load(
     bound: list[Bound] = []
     if proof is not None:
         options["on_bound"] = bound.extend
-    module, loader = LOADERS[backend]
-    model = getattr(import_module(module), loader)(
+    model = _loader(backend)(
         card.source_path,
         root=card.root,
         main=card.entry if entries is None or card.entry in entries else None,
@@ -88,3 +87,18 @@ def load(
         held = dict(model.state_dict()) if hasattr(model, "state_dict") else None
         write_proof(proof, bound, held, {"model": card.name, "backend": backend})
     return model
+
+
+def _loader(backend: str) -> Callable[..., Any]:
+    """What makes the backend's models; NestError where its framework is not installed."""
+    module, name = LOADERS[backend]
+    try:
+        made: Callable[..., Any] = getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] == "linnet":
+            raise
+        raise NestError(
+            f"backend {backend!r} needs {error.name}, which is not installed: "
+            f"pip install 'linnet[{module.rpartition('.')[2]}]'"
+        ) from error
+    return made

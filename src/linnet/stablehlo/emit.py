@@ -1,4 +1,4 @@
-"""An entry as a StableHLO module (openxla.org/stablehlo/spec): one function for each that is called.
+"""An entry as a StableHLO module (openxla.org/stablehlo/spec): a function for each that is called.
 
 Sizes are numbers here, so a function that is called with different ones is written once for each.
 The public function takes the entry's values, then every parameter and buffer, then the state, all
@@ -46,7 +46,7 @@ from linnet.core.ir import (
     ValueType,
     While,
 )
-from linnet.core.scalars import integer_range, wrap
+from linnet.core.scalars import holds_all, integer_range, wrap
 from linnet.diagnostics import InternalError
 from linnet.dims import Dim
 from linnet.emit import Names, ordered, snake_case
@@ -170,6 +170,16 @@ def results_of(function: Function) -> list[TensorType]:
     return [type for node in function.results for _, type in members("", _value_type(node))]
 
 
+def written_by(function: Function) -> list[str]:
+    """The paths of the states that the function writes, in the order of its results."""
+    new = function.results[len(function.value_results) :]
+    return [
+        path
+        for name, node in zip(function.writes, new, strict=True)
+        for path, _ in members(name, _value_type(node))
+    ]
+
+
 def _tensor(of: ValueType) -> TensorType:
     if not isinstance(of, TensorType):
         raise InternalError("stablehlo", f"{of} is no tensor")
@@ -199,46 +209,40 @@ class _Body:
         rest, types = iter(told), [self.type(of) for _, of in self._typed(function)]
         for param in function.params:
             self.env[param] = _shaped(param.of, rest)
-        attributes = [""] * len(told)
-        results = [t for node in function.results for t in self.types(node)]
-        marks = [""] * len(results)
-        if public:
-            attributes = [
-                f' {{linnet.kind = "{kind}", linnet.path = "{path}"}}'
-                for kind, path, _ in paths_of(function)
-            ]
-            written = [
-                path
-                for name, node in zip(
-                    function.writes, function.results[len(function.value_results) :], strict=True
-                )
-                for path, _ in members(name, _value_type(node))
-            ]
-            marks[len(marks) - len(written) :] = [f' {{linnet.path = "{w}"}}' for w in written]
+        results = [self.type(type) for type in results_of(function)]
+        marks = self.marks(function, public)
         arguments = [
-            f"{name}: {type}{mark}"
-            for name, type, mark in zip(told, types, attributes, strict=True)
+            f"{name}: {type}{mark}" for name, type, mark in zip(told, types, marks[0], strict=True)
         ]
-        outcome = ", ".join(t + m for t, m in zip(results, marks, strict=True))
-        if len(results) != 1 or marks[0]:
+        outcome = ", ".join(t + m for t, m in zip(results, marks[1], strict=True))
+        if len(results) != 1 or marks[1][0]:
             outcome = f"({outcome})"
-        head = f"func.func {'public' if public else 'private'} @{name}("
-        if public:
-            self.lines.add(head)
-            self.lines.depth += 2
-            for i, argument in enumerate(arguments):
-                self.lines.add(argument + ("," if i + 1 < len(arguments) else f") -> {outcome} {{"))
-            if not arguments:
-                self.lines.add(f") -> {outcome} {{")
-            self.lines.depth -= 2
+        if public:  # an argument on each line
+            self.lines.add(f"func.func public @{name}(")
+            rows = [f"    {argument}," for argument in arguments[:-1]]
+            rows += [f"    {argument}" for argument in arguments[-1:]]
+            for row in rows:
+                self.lines.add(row)
+            self.lines.add(f") -> {outcome} {{")
         else:
-            self.lines.add(f"{head}{', '.join(arguments)}) -> {outcome} {{")
+            self.lines.add(f"func.func private @{name}({', '.join(arguments)}) -> {outcome} {{")
         self.lines.depth += 1
-        names = self.run(function)
-        self.lines.add(f"return {', '.join(names)} : {', '.join(results)}".replace("return  : ", "return"))
+        returned = ", ".join(self.run(function))
+        self.lines.add(f"return {returned} : {', '.join(results)}" if results else "return")
         self.lines.depth -= 1
         self.lines.add("}")
         return self.lines
+
+    def marks(self, function: Function, public: bool) -> tuple[list[str], list[str]]:
+        """What is said of each argument and of each result."""
+        if not public:
+            return [""] * len(_leaves(function)), [""] * len(results_of(function))
+        told = [
+            f' {{linnet.kind = "{kind}", linnet.path = "{path}"}}'
+            for kind, path, _ in paths_of(function)
+        ]
+        written = [f' {{linnet.path = "{path}"}}' for path in written_by(function)]
+        return told, [""] * (len(results_of(function)) - len(written)) + written
 
     def _typed(self, function: Function) -> Iterator[tuple[str, TensorType]]:
         for param in function.params:
@@ -339,11 +343,15 @@ class _Body:
             case Unary(op, x):
                 if op == "abs" and dtype_of(x).kind == "uint":
                     return self.at(x)
-                return self.op(f"stablehlo.{_UNARY[op]} {self.name(x)}", self.types(node)[0], node.hint)
+                return self.op(
+                    f"stablehlo.{_UNARY[op]} {self.name(x)}", self.types(node)[0], node.hint
+                )
             case Binary():
                 return self._binary(node)
             case Compare(op, a, b):
-                return self.compare(op, self.name(a), self.name(b), self.types(a)[0], dtype_of(a), node.hint)
+                return self.compare(
+                    op, self.name(a), self.name(b), self.types(a)[0], dtype_of(a), node.hint
+                )
             case Select(c, a, b):
                 names = f"{self.name(c)}, {self.name(a)}, {self.name(b)}"
                 types = f"{self.types(c)[0]}, {self.types(a)[0]}"
@@ -356,13 +364,15 @@ class _Body:
                 text = f"stablehlo.transpose {self.name(x)}, dims = {_listed(order)}"
                 return self.moved(text, x, node)
             case Expand(x, _, axes):
-                if isinstance(x, (Literal, Size)):
-                    return self._splat(node, x)
+                number = self.number(x)
+                if number is not None:
+                    return self.constant(number, self.shape_of(node), dtype_of(x))
                 text = f"stablehlo.broadcast_in_dim {self.name(x)}, dims = {_listed(axes)}"
                 return self.moved(text, x, node)
             case Slice(x, ranges):
                 parts = [
-                    f"{a.evaluate(self.sizes)}:{b.evaluate(self.sizes)}" + (f":{s}" if s > 1 else "")
+                    f"{a.evaluate(self.sizes)}:{b.evaluate(self.sizes)}"
+                    + (f":{s}" if s > 1 else "")
                     for a, b, s in ranges
                 ]
                 return self.moved(f"stablehlo.slice {self.name(x)} {_listed(parts)}", x, node)
@@ -397,12 +407,10 @@ class _Body:
         shape = self.shape_of(node)
         if dtype.is_float and dtype.bits < 64:  # counted exactly, rounded once
             counted = self.op("stablehlo.iota dim = 0", tensor_type(shape, I64))
-            return self.convert(counted, tensor_type(shape, I64), tensor_type(shape, dtype), node.hint)
+            return self.convert(
+                counted, tensor_type(shape, I64), tensor_type(shape, dtype), node.hint
+            )
         return self.op("stablehlo.iota dim = 0", tensor_type(shape, dtype), node.hint)
-
-    def _splat(self, node: Expand, x: Literal | Size) -> str:
-        value = x.value if isinstance(x, Literal) else _size(x.dim.evaluate(self.sizes), x.dtype)
-        return self.constant(value, self.shape_of(node), x.dtype)
 
     def _binary(self, node: Binary) -> str:
         a, b = self.name(node.a), self.name(node.b)
@@ -411,21 +419,37 @@ class _Body:
         if op == "shr":
             op_name = "shift_right_arithmetic" if dtype.kind == "int" else "shift_right_logical"
             return self.op(f"stablehlo.{op_name} {a}, {b}", type, node.hint)
-        if op in ("div", "rem") and dtype.is_integer:
+        if op in ("div", "rem") and dtype.is_integer and not self.number(node.b):
             zero, one = (self.constant(value, shape, dtype) for value in (0, 1))
             none = self.compare("eq", b, zero, type, dtype)
-            by = self.op(f"stablehlo.select {none}, {one}, {b}", f"{tensor_type(shape, BOOL)}, {type}")
+            by = self.op(
+                f"stablehlo.select {none}, {one}, {b}", f"{tensor_type(shape, BOOL)}, {type}"
+            )
             whole = self.op(f"stablehlo.{_BINARY[op]} {a}, {by}", type)
             instead = zero if op == "div" else a
             text = f"stablehlo.select {none}, {instead}, {whole}"
             return self.op(text, f"{tensor_type(shape, BOOL)}, {type}", node.hint)
         return self.op(f"stablehlo.{_BINARY[op]} {a}, {b}", type, node.hint)
 
+    def number(self, node: Node) -> bool | int | float | None:
+        """What it is everywhere, if that is known."""
+        match node:
+            case Literal(value):
+                return value
+            case Size(dim, dtype):
+                return _size(dim.evaluate(self.sizes), dtype)
+            case Expand(x):
+                return self.number(x)
+            case _:
+                return None
+
     def compare(self, op: str, a: str, b: str, type: str, dtype: DType, wish: str = "") -> str:
         """Elementwise, of two tensors of this type."""
         kind = "FLOAT" if dtype.is_float else "SIGNED" if dtype.kind == "int" else "UNSIGNED"
         to = type[: type.rindex(element_type(dtype))] + "i1>"
-        return self.op(f"stablehlo.compare {op.upper()}, {a}, {b}, {kind}", f"({type}, {type}) -> {to}", wish)
+        return self.op(
+            f"stablehlo.compare {op.upper()}, {a}, {b}, {kind}", f"({type}, {type}) -> {to}", wish
+        )
 
     def convert(self, x: str, type: str, to: str, wish: str = "") -> str:
         """The tensor in another dtype."""
@@ -434,7 +458,9 @@ class _Body:
     def _cast(self, node: Cast, x: Node, dtype: DType) -> str:
         own, type = dtype_of(x), self.types(x)[0]
         if dtype is BOOL and own is not BOOL:
-            return self.compare("ne", self.name(x), self.constant(0, self.shape_of(x), own), type, own, node.hint)
+            return self.compare(
+                "ne", self.name(x), self.constant(0, self.shape_of(x), own), type, own, node.hint
+            )
         return self.convert(self.name(x), type, self.types(node)[0], node.hint)
 
     def _gather(self, node: Gather) -> str:
@@ -450,7 +476,9 @@ class _Body:
         for index in given:
             own = self.convert(self.name(index), self.types(index)[0], tensor_type(lead, dtype))
             to = tensor_type([*lead, 1], dtype)
-            parts.append(self.op(f"stablehlo.reshape {own}", f"({tensor_type(lead, dtype)}) -> {to}"))
+            parts.append(
+                self.op(f"stablehlo.reshape {own}", f"({tensor_type(lead, dtype)}) -> {to}")
+            )
         places, type = parts[0], tensor_type([*lead, len(parts)], dtype)
         if len(parts) > 1:
             types = ", ".join([tensor_type([*lead, 1], dtype)] * len(parts))
@@ -478,33 +506,31 @@ class _Body:
             f"stablehlo.{_REDUCE[node.op]} across dimensions = {_listed(node.axes)}"
         )
         scalar = tensor_type((), dtype)
-        return self.op(text, f"({self.types(node.x)[0]}, {scalar}) -> {self.types(node)[0]}", node.hint)
+        return self.op(
+            text, f"({self.types(node.x)[0]}, {scalar}) -> {self.types(node)[0]}", node.hint
+        )
 
     def _dot(self, node: Dot) -> str:
-        sides: list[tuple[str, str]] = []
+        own = {dtype_of(node.a), dtype_of(node.b)}
+        # Narrow floats are multiplied as they are, and summed in the wider dtype.
+        as_is = len(own) == 1 and all(x.is_float and holds_all(node.dtype, x) for x in own)
+        names, types = [], []
         for x in (node.a, node.b):
-            own, shape = dtype_of(x), self.shape_of(x)
-            name, type = self.name(x), tensor_type(shape, own)
-            if not own.is_float or own.bits > node.dtype.bits:
-                to = tensor_type(shape, node.dtype)
-                name, type = self.convert(name, type, to), to
-            sides.append((name, type))
-        (a, a_type), (b, b_type) = sides
-        if a_type.rpartition("x")[2] != b_type.rpartition("x")[2]:
-            a, b = (
-                self.convert(name, type, tensor_type(self.shape_of(x), node.dtype))
-                for (name, type), x in zip(sides, (node.a, node.b), strict=True)
-            )
-            a_type, b_type = (tensor_type(self.shape_of(x), node.dtype) for x in (node.a, node.b))
+            given = self.types(x)[0]
+            to = given if as_is else tensor_type(self.shape_of(x), node.dtype)
+            names.append(self.convert(self.name(x), given, to))
+            types.append(to)
         batch = [[pair[side] for pair in node.batch] for side in (0, 1)]
         contract = [[pair[side] for pair in node.contract] for side in (0, 1)]
-        batching = f"batching_dims = {_listed(batch[0])} x {_listed(batch[1])}, " if node.batch else ""
-        precision = "DEFAULT" if allows(self.module.policy, "fast") else "HIGHEST"
-        text = (
-            f"stablehlo.dot_general {a}, {b}, {batching}contracting_dims = "
-            f"{_listed(contract[0])} x {_listed(contract[1])}, precision = [{precision}, {precision}]"
+        batching = (
+            f"batching_dims = {_listed(batch[0])} x {_listed(batch[1])}, " if node.batch else ""
         )
-        return self.op(text, f"({a_type}, {b_type}) -> {self.types(node)[0]}", node.hint)
+        precision = ["DEFAULT" if allows(self.module.policy, "fast") else "HIGHEST"] * 2
+        text = (
+            f"stablehlo.dot_general {', '.join(names)}, {batching}contracting_dims = "
+            f"{_listed(contract[0])} x {_listed(contract[1])}, precision = {_listed(precision)}"
+        )
+        return self.op(text, f"({', '.join(types)}) -> {self.types(node)[0]}", node.hint)
 
     # ------------------------------------------------ calls and control
 
@@ -676,7 +702,11 @@ class _Body:
             for value in values
         ]
         text = f"stablehlo.concatenate {', '.join(rows)}, dim = 0"
-        return rows[0] if len(rows) == 1 else self.op(text, f"({', '.join([own] * len(rows))}) -> {whole}")
+        return (
+            rows[0]
+            if len(rows) == 1
+            else self.op(text, f"({', '.join([own] * len(rows))}) -> {whole}")
+        )
 
 
 def _uses_turn(function: Function) -> bool:

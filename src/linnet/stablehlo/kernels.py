@@ -1,4 +1,4 @@
-"""Ops that StableHLO has an operation for: written instead of the body where the policy allows it."""
+"""Ops that StableHLO has an operation for, written in place of the body under the policy."""
 
 from __future__ import annotations
 
@@ -57,9 +57,7 @@ def _positions(w: Writer, at: Node, count: int) -> tuple[str, str]:
     """`at`, `at + 1`, ...: `[count, 1]`, i32."""
     type = tensor_type((count, 1), I32)
     counted = w.op("stablehlo.iota dim = 0", type)
-    first = w.op(
-        f"stablehlo.broadcast_in_dim {w.name(at)}, dims = []", f"(tensor<i32>) -> {type}"
-    )
+    first = w.op(f"stablehlo.broadcast_in_dim {w.name(at)}, dims = []", f"(tensor<i32>) -> {type}")
     return w.op(f"stablehlo.add {counted}, {first}", type), type
 
 
@@ -73,7 +71,9 @@ def _write_span(w: Writer, call: Call) -> str:
     return _scattered(w, call, cache, w.name(value), w.types(value)[0], places, type, numbers)
 
 
-def _pairs(w: Writer, rows: str, rows_type: str, at: str, at_type: str, shape: Sequence[int]) -> tuple[str, str]:
+def _pairs(
+    w: Writer, rows: str, rows_type: str, at: str, at_type: str, shape: Sequence[int]
+) -> tuple[str, str]:
     """`[*shape, 2]`: a row and a position for each value."""
     own = tensor_type([*shape, 1], I32)
     sides = [
