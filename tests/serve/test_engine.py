@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 import torch
 
+import linnet.jax
 import linnet.torch
 from linnet.diagnostics import InternalError, LinnetError
 from linnet.serve import Completion, Engine, Request, RequestError
 
+from ..models import tiny
 from .decoders import CLOSE, LONGEST, PAGE, VOCAB, decoder, greedy, lone_logits, pool, rows
 
 PROMPT = [5, 17, 3, 80, 41, 9, 9, 22, 63]
@@ -110,6 +112,21 @@ def test_keys_and_values_of_fewer_bits(kept: str, paged: bool) -> None:
     engine = Engine(model, rows=6 if paged else None, max_len=LONGEST, paged=paged)
     for one in serve(engine, traffic(draw), draw):
         greedy(one.request.prompt, one.tokens, kept=kept)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("paged", [True, False])
+def test_a_model_of_jax_is_served_alike(paged: bool) -> None:
+    sizes = {"Batch": 1, "MaxSeq": 14 * PAGE, "PageSize": PAGE} if paged else {"Batch": 3}
+    generics = {**tiny.SIZES, "MaxSeq": LONGEST, **sizes}
+    load = {"weights": tiny.weights(), "bindings": tiny.NAMES}
+    model = linnet.jax.load_model(tiny.FAMILY, generics=generics, **load)
+    engine = Engine(model, rows=6 if paged else None, max_len=LONGEST, paged=paged, pack=24)
+    for seed in (7, 8):
+        schedule(engine, seed)
+    engine.load_weights(linnet.jax.load_model(tiny.FAMILY, generics=generics, **load))
+    engine.reset()
+    schedule(engine, 7)
 
 
 def test_pages_run_out_and_are_found_again() -> None:

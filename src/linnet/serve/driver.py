@@ -44,6 +44,30 @@ class Driver(Protocol):
         ...
 
 
+def driver_of(model: Any, graphs: bool) -> Driver:
+    """What drives a model: of JAX what `linnet.jax.load_model` made, else PyTorch's."""
+    if type(model).__module__.split(".")[:2] == ["linnet", "jax"]:
+        return JaxDriver(model)
+    return TorchDriver(model, graphs)
+
+
+def _vocab(model: Any) -> int:
+    """The size of the vocabulary, which the entry of steps gives logits of."""
+    for name in ("decode_paged", "decode_rows"):
+        if name in model.entries:
+            returned = model.program.entries[name].returns
+            return int(str(returned.shape[-1]))
+    raise LinnetError(
+        f"{model.program.name} cannot serve many requests at once: it has neither `decode_paged` "
+        "nor `decode_rows`; implement `std.nn.decoder::Decoder`, which has both"
+    )
+
+
+def _are_caches(shape: Sequence[int], sizes: Mapping[str, int | str]) -> bool:
+    """`[Batch, KvHeads, MaxSeq, D]`."""
+    return len(shape) == 4 and shape[2] == sizes["MaxSeq"]
+
+
 class TorchDriver:
     """A module that `linnet.torch.load` made; its entries run on its own device."""
 
@@ -55,22 +79,11 @@ class TorchDriver:
         # What is brought from elsewhere for each call cannot be recorded.
         whole = placement is not None and placement.trivial and model.shards is None
         self._steady = {"compile": "reduce-overhead"} if graphs and whole else {}
-        self.vocab = self._vocab()
+        self.vocab = _vocab(model)
         device = placement.home if placement is not None else torch.device("cpu")
         self.packs_steps = device.type == "cpu"
         # Products of more rows are no faster on a CPU, and who steps waits for them.
         self.pack = 256 if device.type == "cpu" else 2048
-
-    def _vocab(self) -> int:
-        for name in ("decode_paged", "decode_rows"):
-            if name in self.entries:
-                returned = self.model.program.entries[name].returns
-                return int(str(returned.shape[-1]))
-        name = self.model.program.name
-        raise LinnetError(
-            f"{name} cannot serve many requests at once: it has neither `decode_paged` nor "
-            "`decode_rows`; implement `std.nn.decoder::Decoder`, which has both"
-        )
 
     def run(self, entry: str, inputs: Sequence[Ints], steady: bool) -> torch.Tensor:
         given = [torch.from_numpy(x) for x in inputs]
@@ -98,7 +111,53 @@ class TorchDriver:
     def _caches(self) -> list[torch.Tensor]:
         """The states `[Batch, KvHeads, MaxSeq, D]`."""
         states = [self.model.get_buffer_at(path) for path in self.model.state_paths]
-        return [one for one in states if one.ndim == 4 and one.shape[2] == self.sizes["MaxSeq"]]
+        return [one for one in states if _are_caches(one.shape, self.sizes)]
+
+    def copy_weights(self, model: Any) -> None:
+        self.model.copy_weights(model)
+
+    def reset(self) -> None:
+        self.model.reset_state()
+
+
+class JaxDriver:
+    """A model that `linnet.jax.load_model` made; XLA compiles an entry for each of its shapes."""
+
+    packs_steps = False
+    pack = 256
+
+    def __init__(self, model: Any) -> None:
+        if not hasattr(model, "run_entry"):
+            raise LinnetError(
+                "an engine needs all entries of a model: load it with linnet.jax.load_model "
+                '(`nest.load(..., backend="jax_model")`)'
+            )
+        self.model = model
+        self.entries = model.entries
+        self.sizes = model.generics
+        self.vocab = _vocab(model)
+
+    def run(self, entry: str, inputs: Sequence[Ints], steady: bool) -> torch.Tensor:
+        logits = np.array(self.model.run_entry(entry, inputs), np.float32)
+        return torch.from_numpy(logits)
+
+    def copy_pages(self, copies: Sequence[tuple[int, int]], size: int) -> None:
+        from linnet.jax.pages import copied
+
+        for source, target in copies:
+            self._change(lambda x, at=(source, target): copied(x, *at, size))
+
+    def clear_pages(self, pages: Sequence[int], size: int) -> None:
+        from linnet.jax.pages import cleared
+
+        for page in pages:
+            self._change(lambda x, page=page: cleared(x, page, size))
+
+    def _change(self, change: Any) -> None:
+        state = self.model.state
+        self.model.state = {
+            path: change(x) if _are_caches(x.shape, self.sizes) else x for path, x in state.items()
+        }
 
     def copy_weights(self, model: Any) -> None:
         self.model.copy_weights(model)

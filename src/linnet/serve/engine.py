@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from linnet.diagnostics import InternalError, LinnetError
-from linnet.serve.driver import Driver, TorchDriver
+from linnet.serve.driver import Driver, driver_of
 from linnet.serve.pages import NOBODYS, PagePool
 from linnet.serve.passes import PagedPasses, Passes, RowPasses
 from linnet.serve.request import Completion, Load, Matcher, Request, RequestError, Stats
@@ -35,14 +35,15 @@ class _Answer:
 class Engine:
     """Requests answered side by side by one model: submit them, then step until nobody is busy.
 
-    `model` is one that `linnet.torch.load` or `linnet.nest.load` made. Where it has the entries
-    over pages, its caches are one pool (`Batch = 1`, `MaxSeq` positions, of which the first page is
-    nobody's) for up to `rows` requests at once, each of at most `max_len` tokens; prompts may share
-    pages and come in chunks, so that a pass has at most `pack` tokens. Else (`paged=False`) each
-    request has a row of the caches. `mix` lets running requests advance in the passes that admit
-    prompts, `graphs` records passes that come again and again, `pad` is the id that fills up what
-    is not used, `max_group` the most prompts of one `prefill_slots`. With `text`, completions have
-    text, and requests may name stop strings. One thread at a time may use an engine.
+    `model` is one that `linnet.torch.load` or `linnet.jax.load_model` made, or `linnet.nest.load`
+    by them. Where it has the entries over pages, its caches are one pool (`Batch = 1`, `MaxSeq`
+    positions, of which the first page is nobody's) for up to `rows` requests at once, each of at
+    most `max_len` tokens; prompts may share pages and come in chunks, so that a pass has at most
+    `pack` tokens. Else (`paged=False`) each request has a row of the caches. `mix` lets running
+    requests advance in the passes that admit prompts, `graphs` records passes that come again and
+    again, `pad` is the id that fills up what is not used, `max_group` the most prompts of one
+    `prefill_slots`. With `text`, completions have text, and requests may name stop strings. One
+    thread at a time may use an engine.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Engine:
         pad: int = 0,
         max_group: int = 8,
     ) -> None:
-        driver: Driver = TorchDriver(model, graphs)
+        driver = driver_of(model, graphs)
         self.driver = driver
         self.text = text
         positions, batch = (_size(driver, name) for name in ("MaxSeq", "Batch"))
