@@ -377,6 +377,21 @@ def flat_inputs(
     return leaves
 
 
+def in_order(
+    function: Function, inputs: Sequence[object], named: Mapping[str, object], entry: str
+) -> Sequence[object] | Mapping[str, object]:
+    """Inputs of which some are in order and some by name, as `flat_inputs` takes them."""
+    if not named:
+        return inputs
+    params = [name for name, _ in function.takes]
+    if len(inputs) > len(params):
+        return inputs  # which says how many there are
+    for name in params[: len(inputs)]:
+        if name in named:
+            raise PlanError(f"{entry}: {name} is given twice, in order and by name")
+    return {**dict(zip(params, inputs, strict=False)), **named}
+
+
 def _by_name(
     where: str,
     kind: str,

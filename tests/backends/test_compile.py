@@ -281,6 +281,7 @@ def same(
         torch.testing.assert_close(plain.get_buffer_at(path), captured.get_buffer_at(path))
 
 
+@pytest.mark.slow
 def test_a_signature_runs_is_recorded_and_is_replayed(small: Path, recorder: Recorder) -> None:
     plain, captured = both(small)
     for i in range(5):

@@ -79,8 +79,46 @@ def test_a_model_keeps_its_state(torch_model: Any) -> None:
     assert not any(np.any(x) for x in model.state.values())
     model.copy_weights({path: 0 * x for path, x in model.weights.items()})
     assert not np.any(model(TOKENS))
-    with pytest.raises(PlanError, match=r"norm.weight is \[3\], expected \[48\]"):
+    with pytest.raises(PlanError, match=r"norm.weight is Tensor\[3; f64\], expected Tensor\[48"):
         model.copy_weights({**model.weights, "norm.weight": np.zeros(3)})
+
+
+STATES = """module states
+
+pub block Model {
+    param p: Tensor[2; f64]
+    state a: Tensor[2; f64]
+    pub entry peek(x: Tensor[2; f64]) -> Tensor[2; f64] { return a + x * p }
+    pub entry put(x: Tensor[2; f64]) -> Tensor[2; f64] {
+        a = x
+        return x
+    }
+}
+"""
+
+
+def test_what_a_model_holds_stays_whole(tmp_path: Path) -> None:
+    from linnet.jax import load_model
+
+    file = tmp_path / "states.linnet"
+    file.write_text(STATES)
+    given = np.array([1.0, 2.0])
+    model = load_model(file, weights={"p": given})
+    for _ in range(2):  # a state that is only read is not given away
+        np.testing.assert_array_equal(model.run_entry("peek", [given]), given * given)
+    model.copy_weights(load_model(file, weights={"p": 2 * given}))
+    np.testing.assert_array_equal(model.run_entry("peek", [given]), 2 * given * given)
+    with pytest.raises(PlanError, match="put: a model keeps its state itself"):
+        jax.jit(lambda: model.run_entry("put", [given])[0])()
+    kept = dict(model.state)
+    model.run_entry("put", [given])
+    np.testing.assert_array_equal(model.run_entry("peek", [0 * given]), given)
+    with pytest.raises(PlanError, match="a is no longer there: a later call took its memory"):
+        model.state = kept
+    with pytest.raises(PlanError, match="a is missing"):
+        model.state = {}
+    model.state = {"a": 3 * given}
+    np.testing.assert_array_equal(model.run_entry("peek", [0 * given]), 3 * given)
 
 
 WIDE = """module wide
@@ -101,6 +139,8 @@ def test_numbers_of_64_bits_stay_so(tmp_path: Path) -> None:
     assert integers.dtype == np.int64 and list(np.asarray(integers)) == [2**41, -2]
     assert floats.dtype == np.float64 and list(np.asarray(floats)) == [5e-301, 1.5]
     assert not jax.config.jax_enable_x64
+    with pytest.raises(PlanError, match=r"x is i32, expected .* pass a NumPy array"):
+        f(jax.numpy.zeros(3, "int32"), np.zeros(3))
 
 
 @pytest.mark.parametrize(
@@ -112,6 +152,12 @@ def test_numbers_of_64_bits_stay_so(tmp_path: Path) -> None:
         (lambda f: f("text"), "tokens is a str"),
         (lambda f: f([[1, 2], [3]]), "tokens is not a rectangle"),
         (lambda f: f(TOKENS, state={"a": 1}), "forward has no state"),
+        (lambda f: f(TOKENS, tokens=TOKENS), "forward: tokens is given twice"),
+        (lambda f: f.apply(None, TOKENS), "arrays by path are expected, not a NoneType"),
+        (
+            lambda f: f.apply({**f.weights, "norm.wait": 1}, TOKENS),
+            "there is no norm.wait; did you mean norm.weight",
+        ),
         (
             lambda f: f.apply({}, TOKENS),
             r"embedding.weight is missing, expected Tensor\[96, 48; f32",

@@ -345,6 +345,7 @@ def test_a_files_own_blocks_are_kept(
     assert logits.isfinite().all()
 
 
+@pytest.mark.slow
 def test_bytes_are_used_as_they_lie_in_the_file(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "m.gguf", "llama", METADATA, checkpoint(), "Q4_0")
     module = of_file(path, "q4")

@@ -180,6 +180,7 @@ def test_patterns_that_choose_nothing_are_refused(source: Path) -> None:
         lt.load(source, trainable="head.wieght")
 
 
+@pytest.mark.slow
 def test_training_leaves_the_given_arrays_alone(source: Path) -> None:
     weights = {p: t.clone() for p, t in lt.load(source).state_dict().items()}
     kept = copy.deepcopy(weights)
@@ -196,12 +197,14 @@ def test_training_leaves_the_given_arrays_alone(source: Path) -> None:
 
 
 @pytest.mark.parametrize("numerics", ["exact", "equivalent", "fast"])
+@pytest.mark.slow
 def test_gradients_are_those_of_differences(source: Path, numerics: str) -> None:
     model = made(source, numerics=numerics, trainable=True)
     x = floats(3, 4)
     agrees(model, lambda: model(x).square())
 
 
+@pytest.mark.slow
 def test_gradients_flow_through_state_within_a_call(source: Path) -> None:
     model = made(source, trainable=True)
     xs = floats(3, 4)
@@ -219,6 +222,7 @@ def test_gradients_flow_through_state_within_a_call(source: Path) -> None:
     assert gradient.abs().max() > 1e-2
 
 
+@pytest.mark.slow
 def test_states_are_the_same_with_gradients_and_without(source: Path) -> None:
     model, twin = made(source, trainable=True), made(source)
     xs = floats(3, 4)
@@ -300,6 +304,7 @@ def test_autocast_while_gradients_are_recorded(
     assert set(seen) == {torch.float32}
 
 
+@pytest.mark.slow
 def test_autocast_that_makes_no_sense_is_refused(source: Path) -> None:
     with pytest.raises(PlanError, match="amp is 'fp8'; products run in bf16 or f16"):
         lt.load(source, amp="fp8")

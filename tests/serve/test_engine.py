@@ -91,6 +91,7 @@ def schedule(engine: Engine, seed: int) -> None:
     assert not engine.load.pages_held
 
 
+@pytest.mark.slow
 def test_answers_are_those_of_the_model_alone(engine: Engine) -> None:
     schedule(engine, 7)
 
@@ -272,6 +273,7 @@ def test_new_weights_between_two_steps() -> None:
     greedy(PROMPT, again.tokens, seed=3)
 
 
+@pytest.mark.slow
 def test_logits_that_are_no_numbers_end_one_answer_alone() -> None:
     broken = decoder(Batch=1, MaxSeq=56, PageSize=4)
     with torch.no_grad():

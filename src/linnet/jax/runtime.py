@@ -19,7 +19,9 @@ from linnet.inputs import (
     check_numbers,
     find_entry,
     flat_inputs,
+    in_order,
     leaf_paths,
+    near,
     structured,
 )
 from linnet.jax.exported import aval, callable_of, is_wide, wide
@@ -60,6 +62,7 @@ def load(
         numerics,
         main=entry or main,
         entries=None if entry is None else [entry],
+        one=True,
         options={
             "generics": generics,
             "weights": weights,
@@ -118,11 +121,16 @@ def _loaded(
     main: str | None,
     entries: Iterable[str] | None,
     options: dict[str, Any],
+    one: bool = False,
 ) -> tuple[Loaded, Policy]:
-    known = {*(load_source.__kwdefaults__ or {}), "on_bound"} - {"policy", "shard"}
+    known = {*(load_source.__kwdefaults__ or {}), "on_bound"} - {"policy", "shard", "entries"}
     for name in options:
         if name not in known:
-            raise PlanError(f"there is no option {name}; there are {', '.join(sorted(known))}")
+            own = "entry" if one else "entries"
+            listed = ", ".join(
+                sorted({*known, own, "numerics"} - {"main", "on_bound", "overrides"})
+            )
+            raise PlanError(f"there is no option {name}; there are {listed}")
     told: Callable[[Collection[Any]], None] | None = options.pop("on_bound", None)
     policy = policy_named(numerics)
     loaded = load_source(source, main=main, entries=entries, policy=policy, **options)
@@ -191,7 +199,7 @@ class Entry:
         if key not in self.known:
             taken = [type for _, _, type in paths_of(self.function)]
             made = results_of(self.function)
-            needs = any(map(is_wide, (*taken, *made)))
+            needs, written = any(map(is_wide, (*taken, *made))), set(self.written)
             with wide(needs):
                 call = callable_of(
                     self.name,
@@ -199,8 +207,8 @@ class Entry:
                     *([_aval(type, sizes) for type in types] for types in (taken, made)),
                 )
                 first = len(taken) - len(self.states)
-                donated = tuple(range(first, len(taken))) if self.donates else ()
-                run = jax.jit(call, donate_argnums=donated)
+                donated = [first + at for at, path in enumerate(self.states) if path in written]
+                run = jax.jit(call, donate_argnums=donated if self.donates else ())
             self.known[key] = _widely(run) if needs else run
         return self.known[key]
 
@@ -238,6 +246,12 @@ def _array(where: str, of: ValueType, value: object) -> Any:
     """An array, or what JAX traces; a Python number, or lists of them, takes the declared dtype."""
     assert isinstance(of, TensorType) and isinstance(of.dtype, DType)
     if isinstance(value, jax.Array):
+        name = dtype_name(value.dtype)
+        if is_wide(of) and name == f"{of.dtype.name[0]}32":
+            raise PlanError(
+                f"{where} is {name}, expected {of}: JAX makes arrays of 64 bits only where it is "
+                "told to (jax.enable_x64); pass a NumPy array, or a number"
+            )
         return value
     if isinstance(value, (bool, int, float, list, tuple)):
         check_numbers(where, value, of.dtype)
@@ -275,23 +289,33 @@ def _shape(type: TensorType) -> tuple[tuple[int, ...], Any]:
     return tuple(axis.evaluate({}) for axis in type.shape), DTYPES[str(type.dtype)]  # type: ignore[union-attr]
 
 
-def _checked(what: str, wanted: Mapping[str, TensorType], given: Arrays, fix: str) -> Arrays:
-    """The arrays, all there and of their types; else one PlanError with every problem."""
-    problems = [f"there is no {path}" for path in given if path not in wanted]
-    for path, type in wanted.items():
-        array = given.get(path)
-        shape, dtype = _shape(type)
-        if array is None:
-            problems.append(f"{path} is missing, expected {type}")
+def _checked(what: str, wanted: Mapping[str, TensorType], given: Any, fix: str) -> Arrays:
+    """The arrays by path, all there and of their types; else one PlanError with every problem."""
+    if not isinstance(given, Mapping):
+        raise PlanError(f"{what}: arrays by path are expected, not a {type(given).__name__}")
+    problems = [f"there is no {path}{near(path, wanted)}" for path in given if path not in wanted]
+    arrays: dict[str, Any] = {}
+    for path, type_ in wanted.items():
+        shape, dtype = _shape(type_)
+        if path not in given:
+            problems.append(f"{path} is missing, expected {type_}")
+            continue
+        array = given[path]
+        if not isinstance(array, jax.Array):
+            array = as_array(array)
+        traced = isinstance(array, jax.core.Tracer)
+        if isinstance(array, jax.Array) and not traced and array.is_deleted():
+            problems.append(f"{path} is no longer there: a later call took its memory")
         elif tuple(array.shape) != shape or array.dtype != dtype:
             name = dtype_name(array.dtype) or str(array.dtype)
             found = f"Tensor[{', '.join(map(str, array.shape))}; {name}]"
-            problems.append(f"{path} is {found}, expected {type}")
+            problems.append(f"{path} is {found}, expected {type_}")
+        arrays[path] = array
     if problems:
         listed = "\n".join(f"  {problem}" for problem in problems[:20])
         more = f"\n  and {len(problems) - 20} more" if len(problems) > 20 else ""
-        raise PlanError(f"{what}: {fix}\n{listed}{more}")
-    return given
+        raise PlanError(f"{what}; {fix}\n{listed}{more}")
+    return arrays
 
 
 class LinnetFunction:
@@ -306,6 +330,8 @@ class LinnetFunction:
         self.program = program
         self.weights = dict(weights)
         self._entry = Entry(program, name or program.main, policy)
+        read = self._entry.parameters
+        self._others = {slot.path for slot in slots_of(program) if slot.path not in read}
 
     @property
     def generics(self) -> dict[str, int | str]:
@@ -346,31 +372,35 @@ class LinnetFunction:
     ) -> Any:
         """The results with these parameters; `(results, new state)` where the entry has states."""
         entry = self._entry
-        own = {path: x for path, x in parameters.items() if path in entry.parameters}
-        where = f"{entry.name} cannot run with these parameters"
-        _checked(where, entry.parameters, own, "give load weights, or apply all of them")
+        if isinstance(parameters, Mapping):  # what other entries read is no mistake
+            others = self._others
+            parameters = {path: x for path, x in parameters.items() if path not in others}
+        own = _checked(
+            f"{entry.name} cannot run with these parameters",
+            entry.parameters,
+            parameters,
+            "give load weights, or apply all parameters",
+        )
         states = self.initial_state() if state is None else state
-        if entry.states:
-            _checked(f"{entry.name} cannot run with this state", entry.states, states, "see below")
-        elif state:
+        if state and not entry.states:
             raise PlanError(f"{entry.name} has no state, and is given {', '.join(state)}")
-        given = _by_name(entry, inputs, named)
+        states = _checked(
+            f"{entry.name} cannot run with this state",
+            entry.states,
+            states,
+            "give it what another call gave, or leave it out",
+        )
+        given = in_order(entry.function, inputs, named, entry.name)
         results, new = entry.run(given, generics, own, states)
         return (results, new) if entry.states else results
 
-    def stablehlo(self, *inputs: object, generics: Mapping[str, int] | None = None) -> str:
+    def stablehlo(
+        self, *inputs: object, generics: Mapping[str, int] | None = None, **named: object
+    ) -> str:
         """The module that runs for inputs of these shapes."""
-        values = self._entry.values(inputs)
+        entry = self._entry
+        values = entry.values(in_order(entry.function, inputs, named, entry.name))
         return self._entry.text(self._entry.sizes(values, generics))
-
-
-def _by_name(
-    entry: Entry, inputs: Sequence[object], named: Mapping[str, object]
-) -> Sequence[object] | Mapping[str, object]:
-    if not named:
-        return inputs
-    params = [name for name, _ in entry.function.takes]
-    return {**dict(zip(params, inputs, strict=False)), **named}
 
 
 # ---------------------------------------------------------------- a whole model
@@ -398,7 +428,17 @@ class LinnetModel:
         self.weights = dict(weights)
         self._entries = {name: Entry(program, name, policy, True) for name in program.entries}
         self._types = {p: t for entry in self._entries.values() for p, t in entry.states.items()}
-        self.state = _zeros(self._types)
+        self._state: Arrays = _zeros(self._types)
+
+    @property
+    def state(self) -> Arrays:
+        """Every state by path. An array of it is gone once a call has written that state."""
+        return self._state
+
+    @state.setter
+    def state(self, arrays: Arrays) -> None:
+        what = f"{self.program.name} cannot have this state"
+        self._state = _checked(what, self._types, arrays, "give all of it, as `state` has it")
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -424,33 +464,41 @@ class LinnetModel:
         if entry is None:
             find_entry(self.program, name)
             raise AssertionError(name)
-        results, self.state = entry.run(inputs, generics, self.weights, self.state)
+        results, state = entry.run(inputs, generics, self.weights, self._state)
+        if any(
+            isinstance(x, jax.core.Tracer) for x in (*jax.tree.leaves(results), *state.values())
+        ):
+            raise PlanError(
+                f"{name}: a model keeps its state itself, so it runs outside of what JAX traces; "
+                "inside, call the function that linnet.jax.load gives"
+            )
+        self._state = state
         return results
 
     def __call__(self, *inputs: object, **named: object) -> Any:
         """The main entry."""
         find_entry(self.program)
         entry = self._entries[self.program.main]
-        return self.run_entry(self.program.main, _by_name(entry, inputs, named))
+        given = in_order(entry.function, inputs, named, entry.name)
+        return self.run_entry(self.program.main, given)
 
     def reset_state(self) -> None:
         """Every state is zeros again."""
-        self.state = _zeros(self._types)
+        self._state = _zeros(self._types)
 
     def copy_weights(self, source: LinnetModel | Arrays) -> None:
-        """The weights become the source's of the same paths, which has all, in these shapes."""
+        """The weights become the source's of the same paths, which has all, in these types."""
         found = source.weights if isinstance(source, LinnetModel) else source
-        wanted = {slot.path: slot for slot in slots_of(self.program) if slot.path in self.weights}
-        problems = [
-            f"{path} is missing"
-            if path not in found
-            else f"{path} is {list(found[path].shape)}, expected {list(slot.shape)}"
-            for path, slot in wanted.items()
-            if path not in found or tuple(found[path].shape) != slot.shape
-        ]
-        if problems:
-            listed = "\n".join(f"  {problem}" for problem in problems[:20])
-            raise PlanError(f"cannot copy the weights:\n{listed}")
-        self.weights = {
-            path: _placed(jnp.array(found[path], self.weights[path].dtype)) for path in wanted
+        wanted = {
+            path: entry.parameters[path]
+            for entry in self._entries.values()
+            for path in entry.parameters
         }
+        given = {p: x for p, x in found.items() if p in wanted or p not in self.weights}
+        checked = _checked("cannot copy the weights", wanted, given, "give all of them")
+        copied: dict[int, Any] = {}  # what shares a tensor goes on sharing it
+        for path, array in checked.items():
+            if id(array) not in copied:
+                with wide(is_wide(wanted[path])):
+                    copied[id(array)] = _placed(array)
+        self.weights.update({path: copied[id(array)] for path, array in checked.items()})

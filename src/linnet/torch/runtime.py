@@ -30,6 +30,7 @@ from linnet.inputs import (
     check_numbers,
     find_entry,
     flat_inputs,
+    in_order,
     leaf_paths,
     near,
     structured,
@@ -768,10 +769,8 @@ class LinnetModule(Training):
         generics: Mapping[str, int] | None = None,
         **named: object,
     ) -> Any:
-        if named and inputs:
-            params = [name for name, _ in self._calls[entry].function.takes]
-            named = {**dict(zip(params, inputs, strict=False)), **named}
-        return self.run_entry(entry, named or inputs, generics)
+        given = in_order(self._calls[entry].function, inputs, named, entry)
+        return self.run_entry(entry, given, generics)
 
     def __getattr__(self, name: str) -> Any:
         calls = self.__dict__.get("_calls")
