@@ -24,7 +24,7 @@ CLOSE = 1e-4
 
 def decoder(seed: int = 0, **sizes: int | str) -> Any:
     """A llama of these sizes of caches; a seed other than 0 has other weights."""
-    weights = dict(tiny.weights())
+    weights = {name: x.copy() for name, x in tiny.weights().items()}  # a test may write into them
     if seed:
         draw = np.random.default_rng(seed)
         for name in ("lm_head.weight", "model.embed_tokens.weight"):
