@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -16,8 +17,6 @@ from linnet.nest import load as nest_load
 from ..models import tiny
 
 pytestmark = pytest.mark.slow  # importing JAX alone takes a second
-
-jax: Any = pytest.importorskip("jax")
 
 SIZES = {**tiny.SIZES, "Batch": 2, "MaxSeq": 32}
 GIVEN: dict[str, Any] = {"generics": SIZES, "weights": tiny.weights(), "bindings": tiny.NAMES}

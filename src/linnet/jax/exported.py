@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import export
 from jaxlib.mlir.dialects import stablehlo
 
-from linnet.types import DTYPES, TensorType
+from linnet.types import TensorType
 from linnet.weights.arrays import DTYPES as ARRAYS
 
 Function = Callable[..., tuple[Any, ...]]
@@ -26,7 +26,7 @@ def aval(shape: Sequence[int], dtype: str) -> Any:
 
 def is_wide(type: TensorType) -> bool:
     """JAX has no such arrays unless it is asked for them."""
-    return str(type.dtype) in ("i64", "u64", "f64") and DTYPES[str(type.dtype)].bits == 64
+    return str(type.dtype) in ("i64", "u64", "f64")
 
 
 @contextmanager
