@@ -12,28 +12,18 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from linnet.backends import Kernel, calls_in, choose
-from linnet.core.derive import dtype_of, shape_of
 from linnet.core.ir import (
-    Binary,
     Call,
-    Compare,
-    Dot,
-    Expand,
     Function,
     Gather,
-    Node,
     Program,
-    Reduce,
-    Reshape,
-    Result,
-    Select,
     functions_of,
-    operands,
 )
 from linnet.core.rewrite import nodes_of
-from linnet.dims import Dim, Facts
-from linnet.emit import INDENT, Ex, Lines, Names, fit, ordered
+from linnet.dims import Facts
+from linnet.emit import INDENT, Ex, Lines, Names, fit
 from linnet.policy import Policy
+from linnet.signature import accepting, docstring, read_sizes
 from linnet.torch.body import RESERVED, Scope, function_name, member_path
 from linnet.torch.express import UNSIGNED
 from linnet.torch.kernels import KERNELS
@@ -217,7 +207,7 @@ class FunctionWriter:
         self.once = once
         self.takes_self = any(p.kind != "value" for p in function.params)
         accepts = function.kind not in ("entry", "body") and not once
-        self.numbers = _accepting(module, function) if accepts else frozenset()
+        self.numbers = accepting(module, function, UNSIGNED) if accepts else frozenset()
         self.names = Names(set(module.names.taken))
         self.sizes = {name: self.names.fresh(name) for name in function.dims}
         self.used: set[str] = set()
@@ -247,99 +237,17 @@ class FunctionWriter:
         results = ", ".join(map(str, values))
         if results:
             lines.add(f"return {scope.last_value(results)}")
-        sizes = self._read_sizes(scope)
+        sizes = read_sizes(self.function, self.sizes, self.used, scope.env)
         # A size that stands alone on no axis is passed.
         self.dims = {d: self.sizes[d] for d in self.function.dims if d in self.used}
         if self.dims:
             params += [*([] if self.once else ["*"]), *self.dims.values()]
-        body = [*self._docstring(), *sizes, *lines.text()]
+        body = [*docstring(self.function), *sizes, *lines.text()]
         return ", ".join(params), "\n".join(body or [f"{INDENT}pass"])
 
     def size(self, name: str) -> str:
         self.used.add(name)
         return self.sizes[name]
-
-    def _docstring(self) -> list[str]:
-        first = " ".join(self.function.docs.split()).split(". ")[0].rstrip(".")
-        quoted = f'{INDENT}"""{first}."""'
-        fits = first and len(quoted) <= 100 and '"' not in first and "\\" not in first
-        return [quoted] if fits else []
-
-    def _read_sizes(self, scope: Scope) -> list[str]:
-        """The used sizes that the tensors' shapes give, which are then no longer `used`."""
-        lines: list[str] = []
-        for param in self.function.values:
-            found: dict[int, str] = {}
-            for axis, dim in enumerate(shape_of(param)):
-                for name in self.used:
-                    if dim == Dim.of(name) and name not in found.values():
-                        found[axis] = name
-            if not found:
-                continue
-            self.used -= set(found.values())
-            shape = scope.env[param].attribute("shape")
-            if len(found) == 1:
-                ((axis, name),) = found.items()
-                lines.append(f"{INDENT}{self.sizes[name]} = {shape}[{axis}]")
-            else:
-                rank = len(shape_of(param))
-                listed = [self.sizes[found[i]] if i in found else "_" for i in range(rank)]
-                lines.append(f"{INDENT}{', '.join(listed)} = {shape}")
-        return lines
-
-
-def _accepting(module: ModuleWriter, function: Function) -> frozenset[int]:
-    """The scalar value params that a Python number may stand for: each use meets a tensor."""
-    nodes = ordered(function.results)
-    users: dict[Node, list[Node]] = {}
-    for node in nodes:
-        for x in dict.fromkeys(operands(node)):
-            users.setdefault(x, []).append(node)
-    found: set[int] = set()
-    for i, param in enumerate(function.params):
-        if param.kind != "value" or shape_of(param) or param in function.results:
-            continue
-        if dtype_of(param) in UNSIGNED:
-            continue
-        seen: list[tuple[Node, Node]] = [(param, u) for u in users.get(param, ())]
-        views = [u for _, u in seen if isinstance(u, Expand)]
-        seen = [(x, u) for x, u in seen if not isinstance(u, Expand)]
-        seen += [(v, u) for v in views for u in users.get(v, ())]
-        if all(v not in function.results for v in views):
-            if all(_takes_number(module, x, u) for x, u in seen):
-                found.add(i)
-    return frozenset(found)
-
-
-def _takes_number(module: ModuleWriter, x: Node, user: Node) -> bool:
-    match user:
-        case Binary("add" | "sub" | "mul" | "min" | "max", a, b) | Compare(_, a, b):
-            return _is_tensor(b if a is x else a)
-        case Binary("div", a, b):
-            return b is x and dtype_of(user).is_float and _is_tensor(a)
-        case Select(_, a, b):
-            return (a is x or b is x) and _is_tensor(b if a is x else a)
-        case Call(function, inputs):
-            kernel = module.kernel(user)
-            places = [i for i, y in enumerate(inputs) if y is x]
-            if kernel is not None:
-                return all(function.params[i].name in kernel.numbers for i in places)
-            return all(i in module.write(function).numbers for i in places)
-        case _:
-            return False
-
-
-def _is_tensor(node: Node) -> bool:
-    """Whether the node's text is certainly a tensor's."""
-    base = node.x if isinstance(node, Expand) else node
-    if shape_of(base):
-        return True
-    stack, inputs = [base], False
-    while stack:
-        x = stack.pop()
-        inputs = inputs or isinstance(x, (Gather, Reduce, Dot, Result, Reshape))
-        stack.extend(operands(x) if not inputs else ())
-    return inputs
 
 
 __all__ = ["Entry", "Generated", "emit", "generate"]

@@ -1,19 +1,16 @@
 """What each primitive of the Core IR is in PyTorch: one expression from its operands' expressions.
 
-Rank-0 values may stand in generated code as Python numbers (constants, sizes, loop counters). A
-Python number never changes the dtype of the tensor that it meets, and its text is already rounded
-to that dtype; where no operand is a tensor one of them is made one.
+Operands, and numbers among them, are `linnet.express`'s.
 """
 
 from __future__ import annotations
 
-import string
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch.nn import functional as F
 
+from linnet import express
 from linnet.core.derive import dtype_of, shape_of
 from linnet.core.ir import (
     Binary,
@@ -36,9 +33,10 @@ from linnet.core.ir import (
     operands,
 )
 from linnet.diagnostics import InternalError
-from linnet.dims import Dim, Facts, Relation, proves
-from linnet.emit import Ex, bundle, call, infix, number_text, prefix, subscript
-from linnet.types import BF16, BOOL, F16, F32, F64, I32, I64, U16, U32, U64, DType
+from linnet.dims import Dim, Facts
+from linnet.emit import Ex, bundle, call, infix, number_text, prefix
+from linnet.express import INFIX, Operand, axes_of_one, dropped, letters, shortened
+from linnet.types import BF16, BOOL, F16, F32, I32, I64, U16, U32, U64, DType
 
 TORCH_NAMES: dict[str, str] = {
     "bool": "bool",
@@ -67,56 +65,20 @@ _CASTS = {
     "f32": "float",
     "f64": "double",
 }
-_INFIX = {
-    "add": "+",
-    "sub": "-",
-    "mul": "*",
-    "div": "/",
-    "and": "&",
-    "or": "|",
-    "xor": "^",
-    "shl": "<<",
-    "shr": ">>",
-    "eq": "==",
-    "ne": "!=",
-    "lt": "<",
-    "le": "<=",
-    "gt": ">",
-    "ge": ">=",
-}
 # Stored by PyTorch, without arithmetic: `kernels.unsigned` goes through i64.
 UNSIGNED = (U16, U32, U64)
-_ONE = Dim.of(1)
 
 
 def torch_dtype(dtype: DType) -> str:
     return f"torch.{TORCH_NAMES[dtype.name]}"
 
 
-@dataclass(frozen=True, slots=True)
-class Operand:
-    """A text that broadcasts to the result; `number`: a Python number; `loose`: it may be one."""
-
-    text: Ex
-    number: bool = False
-    loose: bool = False
-
-
-class Expressions:
-    """Expressions over what is already written: `env` has a text for every node but Expands.
-
-    `numbers` are Python numbers, `either` parameters that may be numbers or tensors.
-    """
+class Expressions(express.Expressions):
+    """Expressions over what is already written, in PyTorch."""
 
     def __init__(self, dim: Callable[[Dim], Ex], facts: Facts, checked: bool = False) -> None:
-        self.dim = dim
-        self.facts = facts
+        super().__init__(dim, facts)
         self.checked = checked
-        self.env: dict[Node, Ex] = {}
-        self.numbers: set[Node] = set()
-        self.constants: dict[Node, bool | int | float] = {}  # what numbers are, where it is known
-        self.either: set[Node] = set()
-        self.named: set[Node] = set()
 
     # ------------------------------------------------------------ operands
 
@@ -134,54 +96,8 @@ class Expressions:
             return call(f"torch.{name}", sizes, **options)
         return call("torch.full", sizes, value, **options)
 
-    def full(self, node: Node) -> Ex:
-        """The node as a tensor of exactly its shape."""
-        if isinstance(node, Expand) and node not in self.named:
-            if self._loose(node.x):
-                return self.filled(self.env[node.x], node.shape, dtype_of(node))
-            view = self._view(node)
-            return view.method("expand", *map(self.dim, node.shape))
-        if node in self.numbers:
-            return self.scalar(self.env[node], dtype_of(node))
-        return self.env[node]
-
-    def _loose(self, node: Node) -> bool:
-        return node in self.numbers or node in self.either
-
-    def _operand(self, node: Node) -> Operand:
-        """Numbers stay numbers, Expands stay views."""
-        base = node.x if isinstance(node, Expand) else node
-        text = self._view(node) if isinstance(node, Expand) else self.env[node]
-        return Operand(text, base in self.numbers, self._loose(base))
-
-    def _view(self, node: Expand) -> Ex:
-        """x with the axes of 1 that broadcasting needs; those in front come by themselves."""
-        x = self.full(node.x) if isinstance(node.x, Expand) else self.env[node.x]
-        if not node.axes:
-            return x
-        marks = [":" if i in node.axes else "None" for i in range(len(node.shape))]
-        marks = marks[node.axes[0] :]
-        if "None" not in marks:
-            return x
-        return x.index(*_shortened(marks))
-
-    def _covered(self, node: Node, shape: Sequence[Dim]) -> set[int]:
-        """The axes on which the operand's text has the result's extent."""
-        if not isinstance(node, Expand):
-            return set(range(len(shape)))
-        own = shape_of(node.x)
-        return {at for at, axis in zip(node.axes, own, strict=True) if axis == node.shape[at]}
-
-    def aligned(self, nodes: Sequence[Node], shape: Sequence[Dim]) -> list[Operand]:
-        """Operands whose broadcast has the shape; at least one is a tensor."""
-        covered = set().union(*(self._covered(n, shape) for n in nodes))
-        out = [self._operand(n) for n in nodes]
-        missing = any(i not in covered and axis != _ONE for i, axis in enumerate(shape))
-        missing = missing or all(isinstance(n, Expand) and n.axes[:1] != (0,) for n in nodes)
-        if missing or all(operand.number for operand in out):
-            at = next((i for i, n in enumerate(nodes) if isinstance(n, Expand)), 0)
-            out[at] = Operand(self.full(nodes[at]))
-        return out
+    def repeated(self, view: Ex, shape: Sequence[Dim]) -> Ex:
+        return view.method("expand", *map(self.dim, shape))
 
     # ------------------------------------------------------------ primitives
 
@@ -200,7 +116,7 @@ class Expressions:
                 left, right = self.aligned((a, b), shape_of(node))
                 if dtype_of(a) in UNSIGNED:
                     return self._unsigned(op, dtype_of(a), left.text, right.text)
-                return infix(_INFIX[op], left.text, right.text)
+                return infix(INFIX[op], left.text, right.text)
             case Select(c, a, b):
                 return self._select(node, c, a, b)
             case Cast(x, dtype):
@@ -223,30 +139,7 @@ class Expressions:
             case _:
                 raise InternalError("torch.express", f"{type(node).__name__} has no expression")
 
-    def number(self, node: Node) -> Ex | None:
-        """The node as a Python number, where it is one."""
-        value = self._constant(node)
-        if value is not None:
-            self.constants[node] = value
-            return number_text(value, dtype_of(node))
-        match node:
-            case Size(dim, dtype) if dtype in (I32, I64, F32, F64):
-                return self.dim(dim)
-            case Cast(x, dtype) if x in self.numbers and dtype in (I32, I64, F32, F64):
-                # A counter or a size: the conversion is exact, or done where it meets a tensor.
-                return self.env[x] if dtype_of(x).is_integer else None
-            case Binary("add" | "sub" | "mul" as op, a, b) if self._counters(a, b):
-                return infix(_INFIX[op], self.env[a], self.env[b])
-            case Compare(op, a, b) if self._counters(a, b):
-                return infix(_INFIX[op], self.env[a], self.env[b])
-            case _:
-                return None
-
-    def _counters(self, a: Node, b: Node) -> bool:
-        """Python integers that do not wrap: sizes and loop counters, not only constants."""
-        return a in self.numbers and b in self.numbers and dtype_of(a) in (I32, I64)
-
-    def _constant(self, node: Node) -> bool | int | float | None:
+    def constant(self, node: Node) -> bool | int | float | None:
         """A constant of rank 0, computed here as the generated code would compute it."""
         if isinstance(node, Literal):
             return node.value
@@ -297,7 +190,7 @@ class Expressions:
             if not dtype.is_float:
                 return _integer_division(op, x, right.text, b)
             return infix("/", x, right.text) if op == "div" else call("torch.fmod", x, right.text)
-        return infix(_INFIX[op], left.text, right.text)
+        return infix(INFIX[op], left.text, right.text)
 
     def _select(self, node: Node, c: Node, a: Node, b: Node) -> Ex:
         condition, yes, no = self.aligned((c, a, b), shape_of(node))
@@ -328,34 +221,19 @@ class Expressions:
     def _reshape(self, x: Node, shape: tuple[Dim, ...]) -> Ex:
         own = shape_of(x)
         if isinstance(x, Slice) and x not in self.named:
-            dropped = _dropped(x, shape)
-            if dropped is not None:
-                return self._slice(x.x, x.ranges, dropped)
+            single = dropped(x, shape)
+            if single is not None:
+                return self._slice(x.x, x.ranges, single)
         value = self.full(x)
-        extra = _axes_of_one(own, shape)
+        extra = axes_of_one(own, shape)
         if extra is not None:
             return value.method("squeeze", extra)
-        extra = _axes_of_one(shape, own)
+        extra = axes_of_one(shape, own)
         if extra is not None:
             return value.method("unsqueeze", extra)
         if not shape:
             return value.method("reshape", "()")
         return value.method("reshape", *map(self.dim, shape))
-
-    def _slice(
-        self, x: Node, ranges: tuple[tuple[Dim, Dim, int], ...], dropped: frozenset[int]
-    ) -> Ex:
-        """`x[:, a:b]`; a dropped axis is read at one position."""
-        marks: list[str] = []
-        for i, ((start, stop, step), extent) in enumerate(zip(ranges, shape_of(x), strict=True)):
-            if i in dropped:
-                marks.append(str(self.dim(start)))
-                continue
-            first = None if start.constant == 0 else self.dim(start)
-            last = None if stop == extent else self.dim(stop)
-            marks.append(subscript(first, last, step))
-        marks = _shortened(marks)
-        return self.full(x).index(*marks) if marks else self.full(x)
 
     # ------------------------------------------------------------ gathers
 
@@ -371,7 +249,7 @@ class Expressions:
         rank = len(shape_of(next(i for i in indices if i is not None)))
         value = self.full(x)
         if rank == 0 or given == list(range(len(given))):
-            return value.index(*_shortened(marks))
+            return value.index(*shortened(marks))
         # PyTorch leaves the new axes where the indices stand; here they lead.
         rest = [i for i in range(len(indices)) if indices[i] is None]
         moved = _permuted(value, (*given, *rest))
@@ -425,12 +303,6 @@ class Expressions:
             case _:
                 return value.method(op, where)
 
-    def _filled(self, extent: Dim) -> bool:
-        """The axis has elements at all sizes."""
-        if extent.constant is not None:
-            return extent.constant > 0
-        return proves(self.facts, Relation(">", extent, Dim.of(0)))
-
     def _dot(self, node: Dot) -> Ex:
         """A matrix product where the axes allow one as they stand, else an einsum."""
         dtype = node.dtype
@@ -454,7 +326,7 @@ class Expressions:
                 left = a if i == rank_a - 1 else a.attribute("mT")
                 right = b if j == rank_b - 2 else b.attribute("mT")
                 return infix("@", left, right)
-        names_a, names_b = _letters(node)
+        names_a, names_b = letters(node)
         shared = {i for i, _ in (*node.batch, *node.contract)}
         used = {j for _, j in (*node.batch, *node.contract)}
         out = [names_a[i] for i, _ in node.batch]
@@ -482,34 +354,7 @@ def _integer_division(op: str, a: Ex, b: Ex, divisor: Node) -> Ex:
     return call("torch.fmod" if safe else "kernels.int_rem", a, b)
 
 
-def _letters(node: Dot) -> tuple[list[str], list[str]]:
-    """A letter for each axis of an einsum, of its size's name where it can be."""
-    taken: set[str] = set()
-
-    def letter(axis: Dim) -> str:
-        wish = [c.lower() for c in str(axis) if c.isascii() and c.isalpha()][:1]
-        chosen: str = next(c for c in (*wish, *string.ascii_letters) if c not in taken)
-        taken.add(chosen)
-        return chosen
-
-    a = [letter(axis) for axis in shape_of(node.a)]
-    shared = {j: a[i] for i, j in (*node.batch, *node.contract)}
-    b = [shared[j] if j in shared else letter(d) for j, d in enumerate(shape_of(node.b))]
-    return a, b
-
-
 # ---------------------------------------------------------------- axes
-
-
-def _shortened(marks: list[str]) -> list[str]:
-    """Subscripts without the `:` that go without saying."""
-    end = len(marks)
-    while end and marks[end - 1] == ":":
-        end -= 1
-    if end < len(marks):
-        return marks[:end]
-    front = next(i for i, mark in enumerate([*marks, ""]) if mark != ":")
-    return ["...", *marks[front:]] if front >= 2 else marks
 
 
 def _permuted(value: Ex, order: tuple[int, ...]) -> Ex:
@@ -524,27 +369,6 @@ def _permuted(value: Ex, order: tuple[int, ...]) -> Ex:
             return value.attribute("mT")
         return value.method("transpose", i, j)
     return value.method("permute", *order)
-
-
-def _dropped(x: Slice, shape: tuple[Dim, ...]) -> frozenset[int] | None:
-    """The axes sliced to one position that the reshape drops, if that is all that it does."""
-    single = [
-        i
-        for i, (start, stop, step) in enumerate(x.ranges)
-        if step == 1 and stop - start == _ONE and shape_of(x.x)[i] != _ONE
-    ]
-    kept = tuple(axis for i, axis in enumerate(shape_of(x)) if i not in single)
-    return frozenset(single) if single and kept == shape else None
-
-
-def _axes_of_one(longer: tuple[Dim, ...], shorter: tuple[Dim, ...]) -> int | None:
-    """The axis of 1 that the longer shape has in addition, if that is the one difference."""
-    if len(longer) != len(shorter) + 1:
-        return None
-    for at in range(len(longer) - 1, -1, -1):
-        if longer[at] == _ONE and (*longer[:at], *longer[at + 1 :]) == shorter:
-            return at
-    return None
 
 
 def _access_text(node: Gather, axis: int) -> str:
