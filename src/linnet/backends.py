@@ -31,13 +31,14 @@ class Backend:
             if error.name is None or error.name.split(".")[0] == "linnet":
                 raise
             raise PlanError(
-                f"{self.module} needs {error.name}, which is not installed: "
+                f"{self.module.removesuffix('.emit')} needs {error.name}, which is not installed: "
                 f"pip install 'linnet[{self.extra}]'"
             ) from error
 
 
 BACKENDS: dict[str, Backend] = {
-    "torch": Backend("linnet.torch", "a torch.nn.Module that runs generated source", "torch"),
+    "torch": Backend("linnet.torch.emit", "a torch.nn.Module that runs generated source", "torch"),
+    "jax": Backend("linnet.jax.emit", "functions of jax.numpy, in generated source", "jax"),
     "reference": Backend("linnet.reference", "values, evaluated node by node in NumPy", "nest"),
 }
 

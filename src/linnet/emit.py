@@ -302,8 +302,18 @@ def _parenthesised(statement: str, depth: int) -> list[str]:
     found = re.match(r"((?:return|[\w., \[\]]+ =) )(?!\()(.*)", statement)
     if found is None:
         return [INDENT * depth + statement]
-    lines = _at_operators(found[2], depth + 1)
+    items = split_top(found[2], (", ",))
+    if len(items) > 1:
+        lines = [line for item in items for line in _item(item.rstrip(","), depth + 1)]
+    else:
+        lines = _at_operators(found[2], depth + 1)
     return [f"{INDENT * depth}{found[1]}(", *lines, f"{INDENT * depth})"]
+
+
+def _item(text: str, depth: int) -> list[str]:
+    """An element of a display on lines of its own."""
+    lines = fit(text, depth)
+    return [*lines[:-1], f"{lines[-1]},"]
 
 
 def _at_operators(text: str, depth: int) -> list[str]:

@@ -122,6 +122,16 @@ def evaluate_function(
         return _run(function, list(inputs), sizes or {}, checked)
 
 
+def evaluate_node(node: Node, operands: Sequence[tuple[bool | int | float, DType]]) -> Array:
+    """The value of a node of rank 0 on these numbers."""
+    given = [
+        _cast(np.asarray(value, None if dtype is BOOL else _wide(dtype)), dtype)
+        for value, dtype in operands
+    ]
+    with np.errstate(all="ignore"):
+        return np.asarray(_node(node, list(given), {}, False))
+
+
 # ---------------------------------------------------------------- what a call is given
 
 

@@ -138,8 +138,11 @@ def test_numbers_of_64_bits_stay_so(tmp_path: Path) -> None:
     assert integers.dtype == np.int64 and list(np.asarray(integers)) == [2**41, -2]
     assert floats.dtype == np.float64 and list(np.asarray(floats)) == [5e-301, 1.5]
     assert not jax.config.jax_enable_x64
-    with pytest.raises(PlanError, match=r"x is i32, expected .* pass a NumPy array"):
-        f(jax.numpy.zeros(3, "int32"), np.zeros(3))
+    # Integers of 32 bits are the widest that JAX makes unasked, and fit.
+    integers, _ = f(jax.numpy.full(3, 2**31 - 1, "int32"), np.zeros(3))
+    assert integers.dtype == np.int64 and list(np.asarray(integers)) == [2**32 - 2] * 3
+    with pytest.raises(PlanError, match=r"y is f32, expected .* pass a NumPy array"):
+        f(np.zeros(3, "i8"), jax.numpy.zeros(3, "float32"))
 
 
 @pytest.mark.parametrize(

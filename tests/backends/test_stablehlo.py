@@ -114,7 +114,9 @@ def given_for(program: Program, name: str, sizes: dict[str, int], seed: int) -> 
     return arrays
 
 
-def compare(program: Program, name: str, policy: Policy, near: float) -> None:
+def compare(
+    program: Program, name: str, policy: Policy, near: float, run: Callable[..., Any] = run
+) -> None:
     sizes = sizes_of(program, name)
     arrays = given_for(program, name, sizes, 1)
     kinds = paths_of(program.entries[name])

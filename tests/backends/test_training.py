@@ -239,7 +239,7 @@ def test_states_are_the_same_with_gradients_and_without(source: Path) -> None:
 
 
 def test_a_state_that_is_only_passed_on_is_not_written(source: Path) -> None:
-    model = made(source)
+    model = made(source, optimize=False)
     changed = {name: changed_states(entry) for name, entry in model.program.entries.items()}
     assert changed["forward"] == changed["coded"] == frozenset()
     assert changed["unroll"] == changed["step"] == {"seen", "cells.*.memory"}
@@ -247,6 +247,8 @@ def test_a_state_that_is_only_passed_on_is_not_written(source: Path) -> None:
     assert not touches_state(model.program.entries["passing"])
     # What is read and not written runs as it is.
     assert not changed["reading"] and touches_state(model.program.entries["reading"])
+    # The passes leave it without the state.
+    assert not any(p.kind == "state" for p in made(source).program.entries["passing"].params)
 
 
 def test_a_call_that_fails_leaves_the_states_as_they_were(source: Path) -> None:

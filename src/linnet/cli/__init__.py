@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "inspect": ("linnet.cli.inspect", "a program's tokens, tree, blocks, parameters, nodes"),
     "diagram": ("linnet.cli.diagram", "an entry's architecture as SVG, TikZ or DOT"),
     "torch": ("linnet.cli.torch", "the PyTorch source that a program becomes"),
+    "jax": ("linnet.cli.jax", "the JAX source that a program becomes"),
     "stablehlo": ("linnet.cli.stablehlo", "the StableHLO module that an entry becomes"),
     "lsp": ("linnet.cli.lsp", "the language server, for editors to start"),
     "run": ("linnet.cli.run", "ask a model of the zoo, and stream its answer"),

@@ -12,6 +12,7 @@ from linnet.core.ir import Program
 from linnet.core.rewrite import Change, map_functions
 from linnet.core.rows import narrow
 from linnet.core.simplify import simplify
+from linnet.core.untouched import drop_untouched
 from linnet.core.verify import verify
 from linnet.diagnostics import InternalError
 
@@ -32,6 +33,7 @@ def _each(change: Change) -> Callable[[Program], Program]:
 
 
 PASSES: tuple[Pass, ...] = (
+    Pass("untouched", drop_untouched),
     Pass("inline", inline),
     Pass("simplify", _each(simplify)),
     Pass("contract", _each(contract)),

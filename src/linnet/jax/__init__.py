@@ -1,4 +1,4 @@
-"""JAX: programs as StableHLO that XLA compiles, inside `jax.jit` or alone."""
+"""JAX: programs as StableHLO that XLA compiles, or as generated `jax.numpy`."""
 
 from __future__ import annotations
 
@@ -6,15 +6,34 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from linnet.jax.nnx import LinnetNNX as LinnetNNX
+    from linnet.jax.nnx import load_nnx as load_nnx
+    from linnet.jax.nnx import to_nnx as to_nnx
+    from linnet.jax.runtime import Function as Function
     from linnet.jax.runtime import LinnetFunction as LinnetFunction
     from linnet.jax.runtime import LinnetModel as LinnetModel
+    from linnet.jax.runtime import SourceFunction as SourceFunction
     from linnet.jax.runtime import load as load
+    from linnet.jax.runtime import load_function as load_function
     from linnet.jax.runtime import load_model as load_model
+    from linnet.jax.runtime import load_source as load_source
 
 # Public name -> the module that holds it under the same name.
-_HOME = dict.fromkeys(("LinnetFunction", "LinnetModel", "load", "load_model"), "linnet.jax.runtime")
+_HOME = dict.fromkeys(
+    (
+        "Function",
+        "LinnetFunction",
+        "LinnetModel",
+        "SourceFunction",
+        "load",
+        "load_function",
+        "load_model",
+        "load_source",
+    ),
+    "linnet.jax.runtime",
+) | dict.fromkeys(("LinnetNNX", "load_nnx", "to_nnx"), "linnet.jax.nnx")
 
-__all__ = ["LinnetFunction", "LinnetModel", "load", "load_model"]
+__all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:

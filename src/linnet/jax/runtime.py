@@ -3,38 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
-from linnet.core.ir import Function, Program, ValueType
+from linnet.check import check
+from linnet.core.ir import Program, stands_for
+from linnet.core.lower import lower_function
+from linnet.core.passes import optimize as run_passes
 from linnet.diagnostics import PlanError
-from linnet.inputs import (
-    Given,
-    bind_entry,
-    check_numbers,
-    find_entry,
-    flat_inputs,
-    in_order,
-    leaf_paths,
-    near,
-    structured,
-)
-from linnet.jax.exported import aval, callable_of, is_wide, wide
-from linnet.loading import Loaded, load_source, slots_of
+from linnet.inputs import find_entry, in_order
+from linnet.jax.entry import Arrays, Entry, Source, checked, placed, zeros
+from linnet.jax.exported import is_wide, wide
+from linnet.loading import Loaded, slots_of
+from linnet.loading import load_source as load_program
 from linnet.policy import Policy, policy_named
-from linnet.stablehlo import emit
-from linnet.stablehlo.emit import paths_of, results_of, written_by
-from linnet.types import DType, TensorType
-from linnet.weights.arrays import DTYPES, as_array, dtype_name
+from linnet.types import DType
 from linnet.weights.bindings import read_bound
 from linnet.weights.checkpoint import Weights
-
-Arrays = Mapping[str, Any]
+from linnet.workspace import Workspace
 
 
 def load(
@@ -56,26 +45,29 @@ def load(
     byte is read; without weights they are given to `apply`. Raises PlanError with everything that
     is wrong with the source, the generics or the weights.
     """
-    main = options.pop("main", None)
-    loaded, policy = _loaded(
-        source,
-        numerics,
-        main=entry or main,
-        entries=None if entry is None else [entry],
-        one=True,
-        options={
-            "generics": generics,
-            "weights": weights,
-            "root": root,
-            "bindings": bindings,
-            "std_root": std_root,
-            "cast_dtype": cast_dtype,
-            **options,
-        },
-    )
-    name = entry or loaded.program.main
-    find_entry(loaded.program, name or None)
-    return LinnetFunction(loaded.program, name, policy, _read(loaded))
+    loaded, policy, read = read_one(load, locals())
+    return LinnetFunction(loaded.program, entry or loaded.program.main, policy, read)
+
+
+def load_source(
+    source: str | Path,
+    *,
+    generics: Mapping[str, int | str] | None = None,
+    weights: Weights | None = None,
+    root: str | None = None,
+    entry: str | None = None,
+    bindings: Mapping[str, str] | str | Path | None = None,
+    std_root: str | Path | None = None,
+    numerics: str = "fast",
+    cast_dtype: bool = False,
+    **options: Any,
+) -> SourceFunction:
+    """One entry as readable `jax.numpy`: what `jax.grad`, `jax.vmap` and the rest see through.
+
+    As `load` otherwise, with the same errors.
+    """
+    loaded, policy, read = read_one(load_source, locals())
+    return SourceFunction(loaded.program, entry or loaded.program.main, policy, read)
 
 
 def load_model(
@@ -89,54 +81,98 @@ def load_model(
     std_root: str | Path | None = None,
     numerics: str = "fast",
     cast_dtype: bool = False,
+    generated: bool = False,
     **options: Any,
 ) -> LinnetModel:
     """All entries over one copy of the weights; the state is kept, and updated in place.
 
-    Raises PlanError with everything that is wrong with the source, the generics or the weights, and
-    where a parameter has no weight.
+    `generated`: they run as generated `jax.numpy` instead of StableHLO. Raises PlanError with
+    everything that is wrong with the source, the generics or the weights, and where a parameter
+    has no weight.
     """
-    loaded, policy = _loaded(
-        source,
-        numerics,
-        main=options.pop("main", None),
-        entries=entries,
-        options={
-            "generics": generics,
-            "weights": weights,
-            "root": root,
-            "bindings": bindings,
-            "std_root": std_root,
-            "cast_dtype": cast_dtype,
-            **options,
-        },
-    )
-    return LinnetModel(loaded.program, policy, _read(loaded))
+    given = locals()
+    loaded, policy = _loaded(load_model, given, options.get("main"), entries)
+    return LinnetModel(loaded.program, policy, _read(loaded), generated)
+
+
+def load_function(
+    source: str | Path,
+    name: str | None = None,
+    *,
+    dtypes: Mapping[str, str] | None = None,
+    ranks: Mapping[str, int] | None = None,
+    absent: Iterable[str] = (),
+    std_root: str | Path | None = None,
+    numerics: str = "fast",
+    **unknown: object,
+) -> Function:
+    """A free function of the source as generated `jax.numpy`; `name` may be left out where there
+    is one.
+
+    `dtypes` binds its dtype generics, `ranks` the number of axes of its packs, `absent` names
+    optional parameters that are not passed. Raises PlanError with what is wrong with the source.
+    """
+    _refuse(load_function, unknown, ())
+    policy = policy_named(numerics)
+    analysis = check(Workspace(std_root=std_root), source)
+    module = analysis.roots[0]
+    if name is None:
+        names = [item.name.text for item in module.items.values() if hasattr(item, "params")]
+        if len(names) != 1:
+            listed = ", ".join(names) or "none"
+            raise PlanError(f"{module.name} has {len(names)} functions ({listed}): name one")
+        name = names[0]
+    program = lower_function(analysis, module.name, name, dtypes=dtypes, ranks=ranks, absent=absent)
+    return Function(SourceFunction(run_passes(program, policy), name, policy, {}), name)
+
+
+# ---------------------------------------------------------------- reading
+
+# What a loader hands to `linnet.loading.load_source`, beside its own parameters.
+_HANDED_ON = ("main", "constants", "strict", "optimize", "overrides", "unread")
+
+
+def read_one(
+    of: Callable[..., Any], given: dict[str, Any]
+) -> tuple[Loaded, Policy, dict[str, Any]]:
+    """What a loader of one entry was given, read: the program, the policy, the arrays by path."""
+    entry = given["entry"]
+    main = entry or given["options"].get("main")
+    loaded, policy = _loaded(of, given, main, None if entry is None else [entry])
+    find_entry(loaded.program, entry or loaded.program.main or None)
+    return loaded, policy, _read(loaded)
 
 
 def _loaded(
-    source: str | Path,
-    numerics: str,
-    *,
-    main: str | None,
-    entries: Iterable[str] | None,
-    options: dict[str, Any],
-    one: bool = False,
+    of: Callable[..., Any], given: dict[str, Any], main: str | None, entries: Iterable[str] | None
 ) -> tuple[Loaded, Policy]:
-    known = {*(load_source.__kwdefaults__ or {}), "on_bound"} - {"policy", "shard", "entries"}
-    for name in options:
-        if name not in known:
-            own = "entry" if one else "entries"
-            listed = ", ".join(
-                sorted({*known, own, "numerics"} - {"main", "on_bound", "overrides"})
-            )
-            raise PlanError(f"there is no option {name}; there are {listed}")
+    options = dict(given["options"])
     told: Callable[[Collection[Any]], None] | None = options.pop("on_bound", None)
-    policy = policy_named(numerics)
-    loaded = load_source(source, main=main, entries=entries, policy=policy, **options)
+    _refuse(of, options, _HANDED_ON)
+    options.pop("main", None)
+    policy = policy_named(given["numerics"])
+    names = ("generics", "weights", "root", "bindings", "std_root", "cast_dtype")
+    loaded = load_program(
+        given["source"],
+        main=main,
+        entries=entries,
+        policy=policy,
+        **{name: given[name] for name in names},
+        **options,
+    )
     if told is not None:
         told(loaded.bound or [])
     return loaded, policy
+
+
+def _refuse(of: Callable[..., Any], unknown: Iterable[str], known: Iterable[str]) -> None:
+    """Raises PlanError for an option that the loader has not."""
+    taken = signature(of).parameters.values()
+    own = [one.name for one in taken if one.kind is Parameter.KEYWORD_ONLY]
+    listed = ", ".join(sorted({*own, *known} - {"main", "overrides"}))
+    for name in unknown:
+        if name not in known:
+            raise PlanError(f"there is no option {name}; there are {listed}")
 
 
 def _read(loaded: Loaded) -> dict[str, Any]:
@@ -144,178 +180,12 @@ def _read(loaded: Loaded) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for slots, array in read_bound(loaded.bound or []):
         with wide(array.dtype.itemsize == 8):
-            held = _placed(array)
+            held = placed(array)
         found.update(dict.fromkeys((slot.path for slot in slots), held))
     return found
 
 
 # ---------------------------------------------------------------- one entry
-
-
-@dataclass(slots=True, eq=False)
-class Entry:
-    """An entry of a program, compiled for each of its sizes."""
-
-    program: Program
-    name: str
-    policy: Policy
-    donates: bool = False
-    function: Function = field(init=False)
-    parameters: dict[str, TensorType] = field(init=False)
-    states: dict[str, TensorType] = field(init=False)
-    written: tuple[str, ...] = field(init=False)
-    known: dict[tuple[int, ...], Callable[..., tuple[Any, ...]]] = field(
-        init=False, default_factory=dict[tuple[int, ...], Callable[..., tuple[Any, ...]]]
-    )
-
-    def __post_init__(self) -> None:
-        self.function = find_entry(self.program, self.name)
-        paths = paths_of(self.function)
-        self.parameters = {p: t for kind, p, t in paths if kind in ("param", "buffer")}
-        self.states = {p: t for kind, p, t in paths if kind == "state"}
-        self.written = tuple(written_by(self.function))
-
-    def sizes(self, values: Sequence[Any], generics: Mapping[str, int] | None) -> dict[str, int]:
-        """The entry's dimensions, by the inputs' shapes; PlanError names what does not fit."""
-        given: list[Given] = [(tuple(x.shape), dtype_name(x.dtype) or str(x.dtype)) for x in values]
-        return bind_entry(self.function, given, generics, self.name)
-
-    def values(self, inputs: Sequence[object] | Mapping[str, object]) -> list[Any]:
-        """The inputs as arrays, flattened; plain Python values take the declared dtype."""
-        found = flat_inputs(self.function, inputs, self.name)
-        paths = leaf_paths(self.function)
-        return [
-            _array(f"{self.name}: {path}", param.of, value)
-            for path, param, value in zip(paths, self.function.values, found, strict=True)
-        ]
-
-    def text(self, sizes: Mapping[str, int]) -> str:
-        """The StableHLO module for these sizes."""
-        return emit(self.program, self.name, sizes, self.policy)
-
-    def compiled(self, sizes: Mapping[str, int]) -> Callable[..., tuple[Any, ...]]:
-        """From values, parameters and states, flat, to results and what was written, flat."""
-        key = tuple(sizes[dim] for dim in self.function.dims)
-        if key not in self.known:
-            taken = [type for _, _, type in paths_of(self.function)]
-            made = results_of(self.function)
-            needs, written = any(map(is_wide, (*taken, *made))), set(self.written)
-            with wide(needs):
-                call = callable_of(
-                    self.name,
-                    self.text(sizes),
-                    *([_aval(type, sizes) for type in types] for types in (taken, made)),
-                )
-                first = len(taken) - len(self.states)
-                donated = [first + at for at, path in enumerate(self.states) if path in written]
-                run = jax.jit(call, donate_argnums=donated if self.donates else ())
-            self.known[key] = _widely(run) if needs else run
-        return self.known[key]
-
-    def run(
-        self,
-        inputs: Sequence[object] | Mapping[str, object],
-        generics: Mapping[str, int] | None,
-        parameters: Arrays,
-        states: Arrays,
-    ) -> tuple[Any, dict[str, Any]]:
-        """The results, in the structure that the entry declares, and the new states by path."""
-        values = self.values(inputs)
-        sizes = self.sizes(values, generics)
-        given = [parameters[path] for path in self.parameters]
-        kept = [states[path] for path in self.states]
-        made = self.compiled(sizes)(*values, *given, *kept)
-        count = len(self.function.value_results)
-        new = {**states, **dict(zip(self.written, made[count:], strict=True))}
-        return structured(self.function.returns, made[:count]), new
-
-
-def _widely(run: Callable[..., Any]) -> Callable[..., Any]:
-    def within(*given: Any) -> Any:
-        with wide(True):
-            return run(*given)
-
-    return within
-
-
-def _aval(type: TensorType, sizes: Mapping[str, int]) -> Any:
-    return aval([axis.evaluate(sizes) for axis in type.shape], str(type.dtype))  # type: ignore[union-attr]
-
-
-def _array(where: str, of: ValueType, value: object) -> Any:
-    """An array, or what JAX traces; a Python number, or lists of them, takes the declared dtype."""
-    assert isinstance(of, TensorType) and isinstance(of.dtype, DType)
-    if isinstance(value, jax.Array):
-        name = dtype_name(value.dtype)
-        if is_wide(of) and name == f"{of.dtype.name[0]}32":
-            raise PlanError(
-                f"{where} is {name}, expected {of}: JAX makes arrays of 64 bits only where it is "
-                "told to (jax.enable_x64); pass a NumPy array, or a number"
-            )
-        return value
-    if isinstance(value, (bool, int, float, list, tuple)):
-        check_numbers(where, value, of.dtype)
-        try:
-            return np.asarray(value, DTYPES[of.dtype.name])
-        except ValueError as error:
-            raise PlanError(f"{where} is not a rectangle of numbers") from error
-    try:
-        array = as_array(value)
-    except (TypeError, ValueError) as error:
-        raise PlanError(f"{where} is of type {type(value).__name__}, expected {of}") from error
-    if dtype_name(array.dtype) not in DTYPES:
-        raise PlanError(f"{where} is a {type(value).__name__} of {array.dtype}, expected {of}")
-    return array
-
-
-def _zeros(states: Mapping[str, TensorType]) -> dict[str, Any]:
-    """Every state as it is at the start."""
-    found: dict[str, Any] = {}
-    for path, type in states.items():
-        with wide(is_wide(type)):
-            found[path] = _placed(jnp.zeros(*_shape(type)))
-    return found
-
-
-def _placed(array: Any) -> Any:
-    """An own copy where JAX computes, and said to be there: what a call gives back is too.
-
-    Else its first call and its second would be compiled apart.
-    """
-    return jax.device_put(jnp.array(array), jax.devices()[0])
-
-
-def _shape(type: TensorType) -> tuple[tuple[int, ...], Any]:
-    return tuple(axis.evaluate({}) for axis in type.shape), DTYPES[str(type.dtype)]  # type: ignore[union-attr]
-
-
-def _checked(what: str, wanted: Mapping[str, TensorType], given: Any, fix: str) -> Arrays:
-    """The arrays by path, all there and of their types; else one PlanError with every problem."""
-    if not isinstance(given, Mapping):
-        raise PlanError(f"{what}: arrays by path are expected, not a {type(given).__name__}")
-    problems = [f"there is no {path}{near(path, wanted)}" for path in given if path not in wanted]
-    arrays: dict[str, Any] = {}
-    for path, type_ in wanted.items():
-        shape, dtype = _shape(type_)
-        if path not in given:
-            problems.append(f"{path} is missing, expected {type_}")
-            continue
-        array = given[path]
-        if not isinstance(array, jax.Array):
-            array = as_array(array)
-        traced = isinstance(array, jax.core.Tracer)
-        if isinstance(array, jax.Array) and not traced and array.is_deleted():
-            problems.append(f"{path} is no longer there: a later call took its memory")
-        elif tuple(array.shape) != shape or array.dtype != dtype:
-            name = dtype_name(array.dtype) or str(array.dtype)
-            found = f"Tensor[{', '.join(map(str, array.shape))}; {name}]"
-            problems.append(f"{path} is {found}, expected {type_}")
-        arrays[path] = array
-    if problems:
-        listed = "\n".join(f"  {problem}" for problem in problems[:20])
-        more = f"\n  and {len(problems) - 20} more" if len(problems) > 20 else ""
-        raise PlanError(f"{what}; {fix}\n{listed}{more}")
-    return arrays
 
 
 class LinnetFunction:
@@ -329,9 +199,12 @@ class LinnetFunction:
     def __init__(self, program: Program, name: str, policy: Policy, weights: Arrays) -> None:
         self.program = program
         self.weights = dict(weights)
-        self._entry = Entry(program, name or program.main, policy)
+        self._entry = self._entry_of(name or program.main, policy)
         read = self._entry.parameters
         self._others = {slot.path for slot in slots_of(program) if slot.path not in read}
+
+    def _entry_of(self, name: str, policy: Policy) -> Entry:
+        return Entry(self.program, name, policy)
 
     @property
     def generics(self) -> dict[str, int | str]:
@@ -348,9 +221,26 @@ class LinnetFunction:
         """The states that the entry reads or writes."""
         return tuple(self._entry.states)
 
+    def source_entry(self) -> Entry:
+        """The entry as generated source."""
+        entry = self._entry
+        source = entry.source or Source(self.program, entry.policy)
+        return Entry(self.program, entry.name, entry.policy, source)
+
+    def is_param(self, path: str) -> bool:
+        """Whether it may be trained: a `param` of floats."""
+        found = next(
+            e for e in self.program.manifest.entries if path == e.path or stands_for(e.path, path)
+        )
+        return (
+            found.kind == "param"
+            and isinstance(found.type.dtype, DType)
+            and found.type.dtype.is_float
+        )
+
     def initial_state(self) -> dict[str, Any]:
         """Zeros for every state."""
-        return _zeros(self._entry.states)
+        return zeros(self._entry.states)
 
     def __call__(
         self,
@@ -375,7 +265,7 @@ class LinnetFunction:
         if isinstance(parameters, Mapping):  # what other entries read is no mistake
             others = self._others
             parameters = {path: x for path, x in parameters.items() if path not in others}
-        own = _checked(
+        own = checked(
             f"{entry.name} cannot run with these parameters",
             entry.parameters,
             parameters,
@@ -384,7 +274,7 @@ class LinnetFunction:
         states = self.initial_state() if state is None else state
         if state and not entry.states:
             raise PlanError(f"{entry.name} has no state, and is given {', '.join(state)}")
-        states = _checked(
+        states = checked(
             f"{entry.name} cannot run with this state",
             entry.states,
             states,
@@ -394,6 +284,14 @@ class LinnetFunction:
         results, new = entry.run(given, generics, own, states)
         return (results, new) if entry.states else results
 
+    def parameters_for(
+        self, *inputs: object, generics: Mapping[str, int] | None = None, **named: object
+    ) -> dict[str, Any]:
+        """The weights that a call with these inputs reads, by path; the inputs are checked."""
+        entry = self._entry
+        entry.sizes(entry.values(in_order(entry.function, inputs, named, entry.name)), generics)
+        return {path: self.weights[path] for path in entry.parameters if path in self.weights}
+
     def stablehlo(
         self, *inputs: object, generics: Mapping[str, int] | None = None, **named: object
     ) -> str:
@@ -401,6 +299,54 @@ class LinnetFunction:
         entry = self._entry
         values = entry.values(in_order(entry.function, inputs, named, entry.name))
         return self._entry.text(self._entry.sizes(values, generics))
+
+
+class SourceFunction(LinnetFunction):
+    """One entry as generated `jax.numpy`.
+
+    Everything of JAX goes through it: `jax.grad` (of `apply`, by its parameters), `jax.vmap`,
+    `jax.jit`, `jax.checkpoint`. Loops of `while` have no reverse derivative, in JAX too.
+    """
+
+    def _entry_of(self, name: str, policy: Policy) -> Entry:
+        return Entry(self.program, name, policy, Source(self.program, policy))
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The weights by path, which `apply` takes: a pytree."""
+        return dict(self.weights)
+
+    def generated_source(self) -> str:
+        """The Python module that runs."""
+        assert self._entry.source is not None
+        return self._entry.source.text(self._entry.name)
+
+
+class Function:
+    """A free function of a program, called with arrays or plain values.
+
+    Sizes that no input's shape says are named: `f(x, Steps=8)`.
+    """
+
+    def __init__(self, run: SourceFunction, name: str) -> None:
+        self._run = run
+        self.name = name
+        self.__name__ = name
+        self.__doc__ = run.program.entries[name].docs or None
+
+    @property
+    def inputs(self) -> tuple[tuple[str, str], ...]:
+        """The name and the type of each input."""
+        return tuple((n, str(type)) for n, type in self._run.program.entries[self.name].takes)
+
+    def __call__(self, *inputs: object, **generics: int) -> Any:
+        if isinstance(generics.get("generics"), Mapping):
+            raise PlanError(f"sizes are named in a call of a function: {self.name}(..., N=8)")
+        return self._run(*inputs, generics=generics)
+
+    def generated_source(self) -> str:
+        """The Python module that runs."""
+        return self._run.generated_source()
 
 
 # ---------------------------------------------------------------- a whole model
@@ -413,7 +359,9 @@ class LinnetModel:
     `run_entry` and the entries by name run outside of JAX's transformations.
     """
 
-    def __init__(self, program: Program, policy: Policy, weights: Arrays) -> None:
+    def __init__(
+        self, program: Program, policy: Policy, weights: Arrays, generated: bool = False
+    ) -> None:
         slots = {
             slot.path: slot
             for slot in slots_of(program)
@@ -426,9 +374,12 @@ class LinnetModel:
         self.program = program
         self.numerics = policy
         self.weights = dict(weights)
-        self._entries = {name: Entry(program, name, policy, True) for name in program.entries}
+        source = Source(program, policy) if generated else None
+        self._entries = {
+            name: Entry(program, name, policy, source, donates=True) for name in program.entries
+        }
         self._types = {p: t for entry in self._entries.values() for p, t in entry.states.items()}
-        self._state: Arrays = _zeros(self._types)
+        self._state: Arrays = zeros(self._types)
 
     @property
     def state(self) -> Arrays:
@@ -438,7 +389,7 @@ class LinnetModel:
     @state.setter
     def state(self, arrays: Arrays) -> None:
         what = f"{self.program.name} cannot have this state"
-        self._state = _checked(what, self._types, arrays, "give all of it, as `state` has it")
+        self._state = checked(what, self._types, arrays, "give all of it, as `state` has it")
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -484,7 +435,7 @@ class LinnetModel:
 
     def reset_state(self) -> None:
         """Every state is zeros again."""
-        self._state = _zeros(self._types)
+        self._state = zeros(self._types)
 
     def copy_weights(self, source: LinnetModel | Arrays) -> None:
         """The weights become the source's of the same paths, which has all, in these types."""
@@ -495,10 +446,10 @@ class LinnetModel:
             for path in entry.parameters
         }
         given = {p: x for p, x in found.items() if p in wanted or p not in self.weights}
-        checked = _checked("cannot copy the weights", wanted, given, "give all of them")
+        fitting = checked("cannot copy the weights", wanted, given, "give all of them")
         copied: dict[int, Any] = {}  # what shares a tensor goes on sharing it
-        for path, array in checked.items():
+        for path, array in fitting.items():
             if id(array) not in copied:
                 with wide(is_wide(wanted[path])):
-                    copied[id(array)] = _placed(array)
-        self.weights.update({path: copied[id(array)] for path, array in checked.items()})
+                    copied[id(array)] = placed(array)
+        self.weights.update({path: copied[id(array)] for path, array in fitting.items()})

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 LOADERS: dict[str, tuple[str, str]] = {
     "torch": ("linnet.torch", "load"),
     "jax": ("linnet.jax", "load"),
+    "jax_source": ("linnet.jax", "load_source"),
     "jax_model": ("linnet.jax", "load_model"),
+    "nnx": ("linnet.jax", "load_nnx"),
 }
 
 

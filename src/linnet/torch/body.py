@@ -49,6 +49,7 @@ from linnet.core.ir import (
 from linnet.diagnostics import InternalError
 from linnet.dims import Facts, Relation, proves
 from linnet.emit import Ex, Lines, bundle, call, count_uses, dim_text, ordered, snake_case
+from linnet.statements import INLINE, Statements
 from linnet.torch.express import Expressions, torch_dtype
 from linnet.torch.lora import LINEAR
 from linnet.torch.siblings import Group
@@ -67,8 +68,6 @@ from linnet.torch.touched import touches_state
 if TYPE_CHECKING:
     from linnet.torch.emit import FunctionWriter
 
-# Longer expressions get a name of their own.
-INLINE = 60
 # What members cannot be reached as: names of nn.Module's own, and of the loaded module's.
 RESERVED = frozenset(dir(nn.Module())) | {
     "add_lora",
@@ -126,7 +125,7 @@ def function_name(function: Function) -> str:
     return parts[0]
 
 
-class Scope(Expressions):
+class Scope(Expressions, Statements):
     """The statements of one body: of a function, or of a loop or branch inside it."""
 
     def __init__(
@@ -140,6 +139,7 @@ class Scope(Expressions):
         super().__init__(lambda d: dim_text(d, writer.size), facts, writer.module.checked)
         self.writer = writer
         self.module = writer.module
+        self.names = writer.names
         self.body = body
         self.lines = lines
         self.bases = bases  # Linnet's names of what members hang on -> Python's
@@ -196,16 +196,6 @@ class Scope(Expressions):
                 return x in self.shared or node in self.hoisted
             case _:
                 return node in self.hoisted
-
-    def last_value(self, names: str) -> str:
-        """What the last statement assigns to these names, taken back, if nothing else reads it."""
-        depth, statement = self.lines.items[-1] if self.lines.items else (0, "")
-        target, equals, value = statement.partition(" = ")
-        once = all(self.uses[r] == 1 and r in self.named for r in self.values)
-        if depth != self.lines.depth or not equals or target != names or not once:
-            return names
-        self.lines.items.pop()
-        return value
 
     def _plan(self) -> None:
         if self.body is self.writer.function:
@@ -274,7 +264,7 @@ class Scope(Expressions):
                 self.env[node] = Ex(self.residence.places[node])
             case Expand(x):
                 if self._loose(x) and self.filled_for[node] > 1:
-                    self._name(node, self.full(node))
+                    self.name_it(node, self.full(node))
             case Element(x, index):
                 self.env[node] = Ex(element_place(self.env[x].text, index))
                 if node in self.residence.copies:
@@ -297,71 +287,22 @@ class Scope(Expressions):
     def _bind(self, node: Node, text: Ex, *, now: bool = False) -> None:
         """The node is written as the text, or has a name if that reads or runs better."""
         pinned = now or node in self.residence.pinned
-        long = len(text.text) > INLINE and not _only_result(self, node)
+        long = len(text.text) > INLINE and not self.only_result(node)
         if text.trivial or not (pinned or self.uses[node] > 1 or node.hint or long):
             self.env[node] = text
         else:
-            self._name(node, text)
+            self.name_it(node, text)
         if node in self.residence.copies:
             self._copied(node)
-
-    def _name(self, node: Node, text: Ex) -> None:
-        name = self.writer.names.fresh(node.hint or self._wish(node))
-        self.lines.add(f"{name} = {text}")
-        self.env[node] = Ex(name)
-        self.named.add(node)
-
-    def _wish(self, node: Node) -> str:
-        match node:
-            case Result(Call(function) as made):
-                prefix = self._prefix(made).split(".")[-1]
-                member = re.sub(r"\W.*", "", prefix)
-                parts = function.name.split(".")
-                if function.block is not None and len(parts) > 1:
-                    return member if member not in self.bases.values() else parts[1]
-                return parts[0]
-            case Result(If()):
-                return "chosen"
-            case Reduce(op):
-                return {"sum": "total", "prod": "product", "max": "largest", "min": "least"}.get(
-                    op, op
-                )
-            case Binary(op):
-                return {"add": "added", "mul": "scaled", "sub": "shifted"}.get(op, "value")
-            case Compare():
-                return "holds"
-            case Select():
-                return "chosen"
-            case Gather():
-                return "rows"
-            case Dot():
-                return "product"
-            case Concat():
-                return "joined"
-            case Cast():
-                return "converted"
-            case Unary(op):
-                return op
-            case Iota():
-                return "positions"
-            case _:
-                return "x"
 
     def _copied(self, node: Node) -> None:
         """The node's content, cloned before it is overwritten."""
         text = self.env[node]
         wish = node.hint or re.sub(r".*\.|\[.*?\]", "", text.text) or "old"
-        name = self.writer.names.fresh(wish)
+        name = self.names.fresh(wish)
         kept = text if self.module.variant.rebinding else f"{text}.clone()"
         self.lines.add(f"{name} = {kept}")
         self.env[node] = Ex(name)
-
-    def _settled(self, node: Node) -> None:
-        """The node can be written more than once without being computed twice."""
-        if isinstance(node, Expand) and node not in self.named:
-            self.env.setdefault(node, self.full(node))
-        if not self.env[node].trivial:
-            self._name(node, self.env[node])
 
     # ------------------------------------------------ state
 
@@ -422,6 +363,14 @@ class Scope(Expressions):
             if index not in self.outcomes.get(node, {}):
                 self.held.pop(self._place_of(node, at, met[at], self.residence.places), None)
 
+    def wish_of_call(self, node: Call) -> str:
+        prefix = self._prefix(node).split(".")[-1]
+        member = re.sub(r"\W.*", "", prefix)
+        parts = node.function.name.split(".")
+        if node.function.block is None:
+            return parts[0]
+        return member if member not in self.bases.values() else parts[1]
+
     # ------------------------------------------------ constants
 
     def _constants(self) -> set[Node]:
@@ -466,7 +415,7 @@ class Scope(Expressions):
             returns=None,
         )
         written = self.module.write(made, once=True)
-        self.writer.names.taken.add(written.name)
+        self.names.taken.add(written.name)
         text = call(written.name, *(self.writer.size(d) for d in written.dims))
         if several:
             self._assign(node, text, len(results), now=False)
@@ -476,7 +425,7 @@ class Scope(Expressions):
     def _constant_name(self, node: Node) -> str:
         if isinstance(node, Call):
             return function_name(node.function)
-        return node.hint or self._wish(node)
+        return node.hint or self.wish(node)
 
     # ------------------------------------------------ calls
 
@@ -566,7 +515,7 @@ class Scope(Expressions):
         for each, member in zip(group.calls, group.members_at(min(group.sides)), strict=True):
             result = self.outcomes[each][0]
             wish = result.hint or member.name.removesuffix(".weight").rpartition(".")[2]
-            name = self.writer.names.fresh(wish)
+            name = self.names.fresh(wish)
             self.env[result] = Ex(name)
             self.named.add(result)
             names.append(name)
@@ -576,7 +525,7 @@ class Scope(Expressions):
             self.lines.add(f"{targets} = {text}")
             return
         if self.lines.breaks(f"{targets} = {whole.method(way, sizes, -1)}"):
-            whole = Ex(self.writer.names.fresh("product"))
+            whole = Ex(self.names.fresh("product"))
             self.lines.add(f"{whole} = {text}")
         self.lines.add(f"{targets} = {whole.method(way, sizes, -1)}")
 
@@ -620,8 +569,8 @@ class Scope(Expressions):
                 if outcome is None or not self.uses[outcome]:
                     names.append("_")
                     continue
-                wish = outcome.hint or self._wish(outcome)
-                name = self.writer.names.fresh(wish)
+                wish = outcome.hint or self.wish(outcome)
+                name = self.names.fresh(wish)
                 self.env[outcome] = Ex(name)
                 self.named.add(outcome)
                 names.append(name)
@@ -657,7 +606,7 @@ class Scope(Expressions):
             else:
                 child.reach(param, member)
             return
-        self._settled(x)
+        self.settled(x)
         child.env[param] = self.env[x]
         own = (
             (self.numbers, child.numbers),
@@ -689,7 +638,7 @@ class Scope(Expressions):
         places = self._state_places(node)
         for x in node.inputs:
             if self._member(x, self.residence.places) is None:
-                self._settled(x)
+                self.settled(x)
         params = node.then.params
         written = {
             i: places[params[at - 1].base, params[at - 1].name]
@@ -697,7 +646,7 @@ class Scope(Expressions):
         }
         outcomes = self.outcomes.get(node, {})
         names = {
-            i: self.writer.names.fresh(outcome.hint or "chosen")
+            i: self.names.fresh(outcome.hint or "chosen")
             for i, outcome in sorted(outcomes.items())
             if i not in written
         }
@@ -711,7 +660,7 @@ class Scope(Expressions):
             self.lines.add(f"{word}:")
             results = dict(zip(values, self._nested(child), strict=True))
             self._lend(node, child, values)
-            self._next({i: names[i] for i in results if i in names}, results, child, start)
+            self.next_values({i: names[i] for i in results if i in names}, results, child, start)
             if len(self.lines.items) == start + 1:
                 self.lines.items.append((self.lines.depth + 1, "pass"))
         self._after(node, names)
@@ -726,56 +675,9 @@ class Scope(Expressions):
             if text and self.uses[x] == 1:
                 names[i] = text  # a variable of nobody else: it goes on as the loop's
                 continue
-            names[i] = self.writer.names.fresh(param.name)
+            names[i] = self.names.fresh(param.name)
             self.lines.add(f"{names[i]} = {self.full(x)}")
         return names
-
-    def _next(
-        self, names: Mapping[int, str], results: Mapping[int, Ex], child: Scope, start: int
-    ) -> None:
-        """The variables take a body's results, all at once where they read each other.
-
-        The body's statements are those from line `start` on.
-        """
-        self.lines.depth += 1
-        texts = {i: results[i].text for i in names}
-        if len(results) == 1:
-            texts = {i: child.last_value(text) for i, text in texts.items()}
-        steps = self._renamed([(n, texts[i]) for i, n in names.items() if texts[i] != n], start)
-        clash = any(
-            re.search(rf"\b{re.escape(name)}\b", text)
-            for k, (name, _) in enumerate(steps)
-            for _, text in steps[k + 1 :]
-        )
-        if clash:
-            targets, taken = ", ".join(n for n, _ in steps), ", ".join(t for _, t in steps)
-            self.lines.add(f"{targets} = {taken}")
-        else:
-            for name, text in steps:
-                self.lines.add(f"{name} = {text}")
-        self.lines.depth -= 1
-
-    def _renamed(self, steps: list[tuple[str, str]], start: int) -> list[tuple[str, str]]:
-        """The steps that are left when a body's own names for new values give way to the
-        variables', where no later statement reads a variable's old value."""
-        lines = self.lines.items
-        for name, text in list(steps):
-            at = [
-                k
-                for k in range(start, len(lines))
-                if lines[k] == (self.lines.depth, lines[k][1])
-                and lines[k][1].startswith(f"{text} = ")
-            ]
-            old, new = (re.compile(rf"(?<![.\w]){re.escape(t)}\b") for t in (name, text))
-            others = [step for step in steps if step != (name, text)]
-            later = [t for _, t in lines[at[0] + 1 :]] + [t for _, t in others] if at else []
-            if len(at) != 1 or any(old.search(t) for t in later):
-                continue
-            for k in range(at[0], len(lines)):
-                lines[k] = (lines[k][0], new.sub(name, lines[k][1]))
-            lines[at[0] :] = [line for line in lines[at[0] :] if line[1] != f"{name} = {name}"]
-            steps = [(n, new.sub(name, t)) for n, t in others]
-        return steps
 
     def _after(self, node: Node, names: Mapping[int, str]) -> None:
         for i, outcome in self.outcomes.get(node, {}).items():
@@ -806,7 +708,7 @@ class Scope(Expressions):
         start = len(self.lines.items)
         results = dict(zip(values, self._nested(again), strict=True))
         self._lend(node, again, values)
-        self._next(names, results, again, start)
+        self.next_values(names, results, again, start)
         self._after(node, names)
 
     def _loop_test(self, test: Scope) -> None:
@@ -824,9 +726,9 @@ class Scope(Expressions):
 
     def _for(self, node: For) -> None:
         names = self._carried(node.body.params[1 : 1 + len(node.carried)], node.carried)
-        element = self.writer.names.fresh(node.variable)
+        element = self.names.fresh(node.variable)
         counter = node.body.params[0].name
-        number = self.writer.names.fresh(counter) if node.scanned else element
+        number = self.names.fresh(counter) if node.scanned else element
         child, arrays = self._turn(node, node.body, element, Ex(number), names)
         values = self._ending(node, child)
         yielded = len(node.body.results) - node.stacked
@@ -835,8 +737,8 @@ class Scope(Expressions):
         if node.scanned and not array:
             raise InternalError("torch.emit", f"a loop over {arrays}")
         if node.last is not None:
-            first = self.writer.names.fresh(f"{node.variable}s")
-            last = self.writer.names.fresh(f"last_{node.variable}")
+            first = self.names.fresh(f"{node.variable}s")
+            last = self.names.fresh(f"last_{node.variable}")
             self.lines.add(f"*{first}, {last} = {array}")
             array = first
         start = len(self.lines.items)
@@ -844,11 +746,11 @@ class Scope(Expressions):
         results = dict(zip(values, self._nested(child), strict=True))
         self._lend(node, child, [i for i in values if i < yielded])
         self._put(stacks, results, child)
-        self._next(names, results, child, start)
+        self.next_values(names, results, child, start)
         if len(self.lines.items) == start + 1:
             self.lines.items.append((self.lines.depth + 1, "pass"))
         counted = any(re.search(rf"\b{number}\b", t) for _, t in self.lines.items[start + 1 :])
-        head = self._for_head(node, element, number, counted, array)
+        head = self.for_head(node, element, number, counted, array)
         self.lines.items[start] = (self.lines.depth, head)
         if node.last is not None:
             self._last_turn(node, node.last, last, names)
@@ -900,7 +802,7 @@ class Scope(Expressions):
         self.lines.depth -= 1  # a turn's statements stand one step further in
         results = dict(zip(values, self._nested(child), strict=True))
         self._lend(node, child, values)
-        self._next(names, results, child, start)
+        self.next_values(names, results, child, start)
         self.lines.depth += 1
 
     def _stacks(self, node: For, yielded: int) -> dict[int, str]:
@@ -911,7 +813,7 @@ class Scope(Expressions):
         names: dict[int, str] = {}
         for i, outcome in sorted(self.outcomes.get(node, {}).items()):
             if i >= yielded:
-                names[i] = self.writer.names.fresh(outcome.hint or "stacked")
+                names[i] = self.names.fresh(outcome.hint or "stacked")
                 self.lines.add(f"{names[i]} = []")
         return names
 
@@ -936,19 +838,6 @@ class Scope(Expressions):
                 dtype = torch_dtype(dtype_of(outcome))
                 text = call("kernels.stacked", Ex(name), sizes, dtype=dtype, device="DEVICE")
             self.lines.add(f"{name} = {text}")
-
-    def _for_head(self, node: For, element: str, number: str, counted: bool, array: str) -> str:
-        if node.scanned:
-            if counted:
-                return f"for {number}, {element} in enumerate({array}):"
-            return f"for {element} in {array}:"
-        start = "" if node.start.constant == 0 else f"{self.dim(node.start)}, "
-        return f"for {number if counted else '_'} in range({start}{self.dim(node.stop)}):"
-
-
-def _only_result(scope: Scope, node: Node) -> bool:
-    """The node is all that the function returns, so that `return` can hold it."""
-    return scope.values == (node,) and scope.body.kind != "body"
 
 
 _COMPUTED = (Unary, Binary, Compare, Select, Cast, Gather, Reduce, Concat, Dot)

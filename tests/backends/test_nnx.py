@@ -1,0 +1,110 @@
+"""Flax NNX: the source's blocks as modules, whose weights and states NNX handles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import linnet.torch
+from backends.common import assert_close
+from linnet.diagnostics import PlanError
+from models import tiny
+
+pytestmark = pytest.mark.slow  # importing JAX alone takes a second
+
+SIZES = {**tiny.SIZES, "Batch": 2, "MaxSeq": 32}
+GIVEN: dict[str, Any] = {"generics": SIZES, "weights": tiny.weights(), "bindings": tiny.NAMES}
+TOKENS = np.arange(10, dtype=np.int32).reshape(2, 5)
+
+
+@pytest.fixture(scope="module")
+def logits() -> np.ndarray:
+    model = linnet.torch.load(tiny.FAMILY, **GIVEN)
+    found: np.ndarray = model.run_entry("forward", [TOKENS]).detach().numpy()
+    return found
+
+
+def test_blocks_are_modules(logits: np.ndarray) -> None:
+    from flax import nnx
+
+    from linnet.jax import load_nnx
+
+    model = load_nnx(tiny.FAMILY, entry="forward", **GIVEN)
+    assert_close(logits, np.asarray(model(TOKENS)), 2e-5, "a call")
+    assert type(model).__name__ == "Model"
+    names = [type(model.layers[1]).__name__, type(model.layers[0].attention.q_proj).__name__]
+    assert names == ["DecoderLayer", "Linear"]
+    assert model.layers[0].mlp.gate.weight.shape == (80, 48)
+    graph, params, rest = nnx.split(model, nnx.Param, ...)
+    flat = {".".join(map(str, path)): leaf for path, leaf in nnx.to_flat_state(params)}
+    assert len(flat) == 2 * 9 + 3 and "layers.1.attention.k_proj.weight" in flat
+    again = nnx.merge(graph, params, rest)
+    assert_close(logits, np.asarray(nnx.jit(lambda m, x: m(x))(again, TOKENS)), 2e-5, "nnx.jit")
+    doubled = nnx.merge(graph, nnx.map_state(lambda path, x: 2 * x, params), rest)
+    assert np.abs(np.asarray(doubled(TOKENS)) - logits).max() > 1e-2
+
+
+def test_states_are_updated(logits: np.ndarray) -> None:
+    from flax import nnx
+
+    from linnet.jax import load_nnx
+
+    model = load_nnx(tiny.FAMILY, entry="decode", **GIVEN)
+    step = nnx.jit(lambda m, token, at: m(token, at))
+    for at in range(5):
+        run = step if at % 2 else model
+        found = run(model, TOKENS[:, at : at + 1], at) if at % 2 else model(TOKENS[:, [at]], at)
+        assert_close(logits[:, at], np.asarray(found), 2e-5, f"position {at}")
+    assert np.asarray(model.layers[0].attention.cache.keys[...]).any()
+    model.reset_state()
+    assert not np.asarray(model.layers[0].attention.cache.keys[...]).any()
+
+
+def test_gradients_and_checkpoints(tmp_path: Path, logits: np.ndarray) -> None:
+    import jax
+    import optax
+    import orbax.checkpoint as ocp
+    from flax import nnx
+
+    from linnet.jax import load_nnx, load_source, to_nnx
+
+    f = load_source(tiny.FAMILY, entry="forward", **GIVEN)
+    model = load_nnx(tiny.FAMILY, entry="forward", **GIVEN)
+    wanted = jax.grad(lambda p: (f.apply(p, TOKENS) ** 2).mean())(f.parameters)
+    found = nnx.grad(lambda m: (m(TOKENS) ** 2).mean())(model)
+    for path, leaf in nnx.to_flat_state(found):
+        name = ".".join(map(str, path))
+        assert_close(np.asarray(wanted[name]), np.asarray(leaf[...]), 1e-5, name)
+    state = nnx.state(model)
+    with ocp.StandardCheckpointer() as keeper:
+        keeper.save(tmp_path / "kept", nnx.to_pure_dict(state))
+    optimizer = nnx.Optimizer(model, optax.sgd(0.5), wrt=nnx.Param)
+    optimizer.update(model, found)
+    assert np.abs(np.asarray(model(TOKENS)) - logits).max() > 1e-4
+    with ocp.StandardCheckpointer() as keeper:
+        pure = keeper.restore(tmp_path / "kept", nnx.to_pure_dict(state))
+    nnx.replace_by_pure_dict(state, pure)
+    nnx.update(model, state)
+    assert_close(logits, np.asarray(model(TOKENS)), 2e-5, "restored")
+    twin = to_nnx(f)
+    assert_close(logits, np.asarray(twin(TOKENS)), 2e-5, "to_nnx")
+    assert "def decoder_layer_forward(self" in twin.generated_source()
+
+
+def test_mistakes_are_named() -> None:
+    from linnet.jax import load_nnx, load_source, to_nnx
+
+    with pytest.raises(PlanError, match="an NNX module needs weights; there are none for embed"):
+        load_nnx(tiny.FAMILY, entry="forward", generics=SIZES)
+    with pytest.raises(PlanError, match=r"to_nnx takes what .* gives, not a dict"):
+        to_nnx({})  # type: ignore[arg-type]
+    model = load_nnx(tiny.FAMILY, entry="forward", **GIVEN)
+    with pytest.raises(PlanError, match="forward: tokens has 1 axis"):
+        model(TOKENS[0])
+    model.norm.weight.set_value(np.zeros(3, np.float32))
+    with pytest.raises(PlanError, match=r"norm.weight is Tensor\[3; f32\], expected Tensor\[48"):
+        model(TOKENS)
+    assert load_source(tiny.FAMILY, entry="forward", **GIVEN).parameters.keys()
