@@ -17,11 +17,11 @@ from linnet.core.rewrite import nodes_of
 from linnet.dims import Facts
 from linnet.emit import Ex, Lines, Names, fit
 from linnet.jax.body import Scope, function_name, member_path
-from linnet.jax.kernels import KERNELS
+from linnet.jax.kernels import KERNELS, SPLIT_KERNELS
 from linnet.policy import Policy
 from linnet.signature import accepting, docstring, read_sizes
 
-_MODULE_NAMES = ("jax", "jnp", "np", "lax", "partial", "kernels", "self", "carried")
+_MODULE_NAMES = ("jax", "jnp", "np", "lax", "partial", "kernels", "self", "carried", "SHARDS")
 _WIDE = re.compile(r"\bjnp\.(int64|uint64|float64)\b")
 
 
@@ -54,11 +54,14 @@ def emit(program: Program, policy: Policy = "fast", entries: Iterable[str] | Non
 
 
 def generate(
-    program: Program, policy: Policy = "fast", entries: Iterable[str] | None = None
+    program: Program,
+    policy: Policy = "fast",
+    entries: Iterable[str] | None = None,
+    axis: str | None = None,
 ) -> Generated:
-    """The source, and how to call it."""
+    """The source, and how to call it; `axis` of a mesh has the shards that it is one of."""
     chosen = list(program.entries) if entries is None else list(entries)
-    module = ModuleWriter(policy)
+    module = ModuleWriter(policy, axis is not None)
     for name in chosen:
         module.reserve(program.entries[name], name)
     written = {name: module.write(program.entries[name]) for name in chosen}
@@ -73,6 +76,9 @@ def generate(
         *(["from jax import lax"] if "lax" in used else []),
         *(["", "from linnet.jax import kernels"] if "kernels" in used else []),
     ]
+    if "SHARDS" in used:
+        plain += [*([] if "kernels" in used else [""]), "from linnet.jax.sharding import Shards"]
+        plain += ["", f'SHARDS = Shards("{axis}")']
     head += ["", *plain] if plain else []
     return Generated("\n".join(head).replace("\n\n\n", "\n\n") + "\n\n\n" + body + "\n", written)
 
@@ -80,8 +86,9 @@ def generate(
 class ModuleWriter:
     """The functions of one generated module, callees first."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, split: bool = False) -> None:
         self.policy = policy
+        self.kernels = SPLIT_KERNELS if split else KERNELS
         self.names = Names(set(_MODULE_NAMES))
         self.blocks: list[str] = []
         self.written: dict[Function, Written] = {}
@@ -106,7 +113,7 @@ class ModuleWriter:
         return self.written[function]
 
     def kernel(self, node: Call) -> Kernel | None:
-        return choose(KERNELS, node, self.policy)[0]
+        return choose(self.kernels, node, self.policy)[0]
 
     def _write(self, function: Function, wide: bool) -> Written:
         wish = self._reserved.get(function) or function_name(function)

@@ -385,3 +385,13 @@ KERNELS: dict[str, tuple[Kernel, ...]] = {
     "std.nn.parallel::shared": _simple("exact", ""),
     "std.nn.parallel::all_gather": _simple("exact", "", accepts=_one_shard),
 }
+
+# In the program of one shard of several they are collectives (`linnet.jax.sharding.Shards`).
+SPLIT_KERNELS: dict[str, tuple[Kernel, ...]] = {
+    **KERNELS,
+    "std.nn.parallel::all_reduce": _simple("exact", "SHARDS.all_reduce"),
+    "std.nn.parallel::all_gather": _simple("exact", "SHARDS.all_gather", dims=("Shards",)),
+    "std.nn.loss::split_token_log_probs": _simple(
+        "equivalent", "SHARDS.token_log_probs", dims=("Shards",)
+    ),
+}

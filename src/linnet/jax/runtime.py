@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
 from linnet.check import check
+from linnet.check.analysis import Analysis
 from linnet.core.ir import Program, stands_for
 from linnet.core.lower import lower_function
 from linnet.core.passes import optimize as run_passes
 from linnet.diagnostics import PlanError
-from linnet.inputs import find_entry, in_order
+from linnet.inputs import find_entry, in_order, leaf_paths
 from linnet.jax.entry import Arrays, Entry, Source, checked, placed, zeros
 from linnet.jax.exported import is_wide, wide
-from linnet.loading import Loaded, slots_of
+from linnet.jax.sharding import Rules, Spread, by_rules, by_shards, mesh_of, shard_axis
+from linnet.loading import SHARDS, Loaded, slots_of
 from linnet.loading import load_source as load_program
 from linnet.policy import Policy, policy_named
-from linnet.types import DType
+from linnet.types import DType, TensorType
 from linnet.weights.bindings import read_bound
 from linnet.weights.checkpoint import Weights
+from linnet.weights.part import Shard
 from linnet.workspace import Workspace
 
 
@@ -60,14 +66,17 @@ def load_source(
     std_root: str | Path | None = None,
     numerics: str = "fast",
     cast_dtype: bool = False,
+    mesh: Mesh | None = None,
+    rules: Rules | None = None,
     **options: Any,
 ) -> SourceFunction:
     """One entry as readable `jax.numpy`: what `jax.grad`, `jax.vmap` and the rest see through.
 
-    As `load` otherwise, with the same errors.
+    `mesh` and `rules` are those of `load_model`. As `load` otherwise, with the same errors.
     """
     loaded, policy, read = read_one(load_source, locals())
-    return SourceFunction(loaded.program, entry or loaded.program.main, policy, read)
+    name = entry or loaded.program.main
+    return SourceFunction(loaded.program, name, policy, read, loaded.spread)
 
 
 def load_model(
@@ -82,17 +91,22 @@ def load_model(
     numerics: str = "fast",
     cast_dtype: bool = False,
     generated: bool = False,
+    mesh: Mesh | None = None,
+    rules: Rules | None = None,
     **options: Any,
 ) -> LinnetModel:
     """All entries over one copy of the weights; the state is kept, and updated in place.
 
-    `generated`: they run as generated `jax.numpy` instead of StableHLO. Raises PlanError with
-    everything that is wrong with the source, the generics or the weights, and where a parameter
-    has no weight.
+    `generated`: they run as generated `jax.numpy` instead of StableHLO, as they do on a `mesh`. On
+    one, a root with `Shards` is split over the mesh's axis for them; another root's parameters,
+    states and inputs lie as `rules` say: a pattern of paths -> a mesh axis, or None, for each axis.
+    Raises PlanError with everything that is wrong with the source, the generics, the weights or the
+    rules, and where a parameter has no weight.
     """
     given = locals()
     loaded, policy = _loaded(load_model, given, options.get("main"), entries)
-    return LinnetModel(loaded.program, policy, _read(loaded), generated)
+    read = _read(loaded)
+    return LinnetModel(loaded.program, policy, read, generated, loaded.spread)
 
 
 def load_function(
@@ -132,9 +146,23 @@ def load_function(
 _HANDED_ON = ("main", "constants", "strict", "optimize", "overrides", "unread")
 
 
-def read_one(
-    of: Callable[..., Any], given: dict[str, Any]
-) -> tuple[Loaded, Policy, dict[str, Any]]:
+@dataclass(frozen=True, slots=True, eq=False)
+class Read:
+    """What a loader was given, checked: the program, where it is to lie, what fills it."""
+
+    loaded: Loaded
+    spread: Spread | None
+
+    @property
+    def program(self) -> Program:
+        return self.loaded.program
+
+    @property
+    def analysis(self) -> Analysis:
+        return self.loaded.analysis
+
+
+def read_one(of: Callable[..., Any], given: dict[str, Any]) -> tuple[Read, Policy, dict[str, Any]]:
     """What a loader of one entry was given, read: the program, the policy, the arrays by path."""
     entry = given["entry"]
     main = entry or given["options"].get("main")
@@ -145,24 +173,54 @@ def read_one(
 
 def _loaded(
     of: Callable[..., Any], given: dict[str, Any], main: str | None, entries: Iterable[str] | None
-) -> tuple[Loaded, Policy]:
+) -> tuple[Read, Policy]:
     options = dict(given["options"])
     told: Callable[[Collection[Any]], None] | None = options.pop("on_bound", None)
     _refuse(of, options, _HANDED_ON)
     options.pop("main", None)
     policy = policy_named(given["numerics"])
     names = ("generics", "weights", "root", "bindings", "std_root", "cast_dtype")
-    loaded = load_program(
-        given["source"],
-        main=main,
-        entries=entries,
-        policy=policy,
-        **{name: given[name] for name in names},
-        **options,
-    )
+    own = {name: given[name] for name in names} | options
+    mesh = given.get("mesh")
+    spread: Spread | None = None
+    if mesh is None and given.get("rules") is not None:
+        raise PlanError("rules place arrays on a mesh: give mesh too")
+    run = partial(load_program, given["source"], main=main, entries=entries, policy=policy)
+    if mesh is None:
+        loaded = run(**own)
+    else:
+        mesh = mesh_of(mesh)
+        loaded, spread = _spread(run, own, mesh, given["rules"])
     if told is not None:
         told(loaded.bound or [])
-    return loaded, policy
+    return Read(loaded, spread), policy
+
+
+def _spread(
+    run: Callable[..., Loaded], own: dict[str, Any], mesh: Mesh, rules: Rules | None
+) -> tuple[Loaded, Spread]:
+    """The program, over the mesh by its rules, or one shard's with all of the weights."""
+    if rules is not None:
+        loaded = run(**own)
+        return loaded, by_rules(mesh, rules, *_arrays(loaded.program))
+    axis = shard_axis(mesh)
+    part = run(**own, shard=Shard(0, mesh.shape[axis]))
+    if part.parts is None:
+        names = _arrays(part.program)[0]
+        example = next((path for path in names), "weight")
+        raise PlanError(
+            f"{part.program.name} has no generic Shards: on a mesh give rules, such as "
+            f'{{"{example}": ("{mesh.axis_names[0]}",)}}'
+        )
+    whole = run(**{**own, "generics": {**(own["generics"] or {}), SHARDS: 1}})
+    return replace(whole, program=part.program), by_shards(mesh, axis, part.program, whole.program)
+
+
+def _arrays(program: Program) -> tuple[dict[str, TensorType], list[str]]:
+    """The type of each parameter and state, and the names of all entries' inputs."""
+    types = {path: e.type for e in program.manifest.entries for path in e.expanded()}
+    inputs = [path for entry in program.entries.values() for path in leaf_paths(entry)]
+    return types, list(dict.fromkeys(inputs))
 
 
 def _refuse(of: Callable[..., Any], unknown: Iterable[str], known: Iterable[str]) -> None:
@@ -175,12 +233,12 @@ def _refuse(of: Callable[..., Any], unknown: Iterable[str], known: Iterable[str]
             raise PlanError(f"there is no option {name}; there are {listed}")
 
 
-def _read(loaded: Loaded) -> dict[str, Any]:
+def _read(read: Read) -> dict[str, Any]:
     """The weights as arrays of JAX, those that share a tensor as one."""
     found: dict[str, Any] = {}
-    for slots, array in read_bound(loaded.bound or []):
+    for slots, array in read_bound(read.loaded.bound or []):
         with wide(array.dtype.itemsize == 8):
-            held = placed(array)
+            held = placed(array, slots[0].path, read.spread)
         found.update(dict.fromkeys((slot.path for slot in slots), held))
     return found
 
@@ -196,9 +254,17 @@ class LinnetFunction:
     `apply` takes other parameters than `weights`, by path.
     """
 
-    def __init__(self, program: Program, name: str, policy: Policy, weights: Arrays) -> None:
+    def __init__(
+        self,
+        program: Program,
+        name: str,
+        policy: Policy,
+        weights: Arrays,
+        spread: Spread | None = None,
+    ) -> None:
         self.program = program
         self.weights = dict(weights)
+        self._spread = spread
         self._entry = self._entry_of(name or program.main, policy)
         read = self._entry.parameters
         self._others = {slot.path for slot in slots_of(program) if slot.path not in read}
@@ -210,6 +276,11 @@ class LinnetFunction:
     def generics(self) -> dict[str, int | str]:
         """The root's generics, as bound."""
         return dict(self.program.generics)
+
+    @property
+    def placement(self) -> dict[str, Any]:
+        """Where each weight lies, by path: a `jax.sharding.Sharding`."""
+        return {path: array.sharding for path, array in self.weights.items()}
 
     @property
     def parameter_paths(self) -> tuple[str, ...]:
@@ -240,7 +311,7 @@ class LinnetFunction:
 
     def initial_state(self) -> dict[str, Any]:
         """Zeros for every state."""
-        return zeros(self._entry.states)
+        return zeros(self._entry.states, self._spread)
 
     def __call__(
         self,
@@ -309,7 +380,8 @@ class SourceFunction(LinnetFunction):
     """
 
     def _entry_of(self, name: str, policy: Policy) -> Entry:
-        return Entry(self.program, name, policy, Source(self.program, policy))
+        axis = self._spread.axis if self._spread is not None else None
+        return Entry(self.program, name, policy, Source(self.program, policy, axis), self._spread)
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -360,7 +432,12 @@ class LinnetModel:
     """
 
     def __init__(
-        self, program: Program, policy: Policy, weights: Arrays, generated: bool = False
+        self,
+        program: Program,
+        policy: Policy,
+        weights: Arrays,
+        generated: bool = False,
+        spread: Spread | None = None,
     ) -> None:
         slots = {
             slot.path: slot
@@ -374,12 +451,41 @@ class LinnetModel:
         self.program = program
         self.numerics = policy
         self.weights = dict(weights)
-        source = Source(program, policy) if generated else None
-        self._entries = {
-            name: Entry(program, name, policy, source, donates=True) for name in program.entries
-        }
+        self._spread = spread
+        self._entries = self._made(generated)
         self._types = {p: t for entry in self._entries.values() for p, t in entry.states.items()}
-        self._state: Arrays = zeros(self._types)
+        self._state: Arrays = zeros(self._types, spread)
+
+    def _made(self, generated: bool) -> dict[str, Entry]:
+        spread, program = self._spread, self.program
+        axis = spread.axis if spread is not None else None
+        use = generated or spread is not None
+        source = Source(program, self.numerics, axis) if use else None
+        return {
+            name: Entry(program, name, self.numerics, source, spread, donates=True)
+            for name in program.entries
+        }
+
+    @property
+    def placement(self) -> dict[str, Any]:
+        """Where each parameter and state lies, by path: a `jax.sharding.Sharding`."""
+        return {path: array.sharding for path, array in {**self.weights, **self.state}.items()}
+
+    def shard(self, mesh: Mesh, rules: Rules) -> None:
+        """The weights and the state lie on the mesh as the rules say, and what runs is split.
+
+        Raises PlanError for rules that do not fit, and for a model that is split by its `Shards`.
+        """
+        if self._spread is not None and self._spread.axis is not None:
+            raise PlanError(f"{self.program.name} is split over a mesh already, by its Shards")
+        spread = by_rules(mesh_of(mesh), rules, *_arrays(self.program))
+        weights, state = dict(self.weights), dict(self._state)
+        for arrays in (weights, state):
+            for path, array in arrays.items():
+                with wide(array.dtype.itemsize == 8):
+                    arrays[path] = spread.place(path, array)
+        self._spread, self.weights, self._state = spread, weights, state
+        self._entries = self._made(True)
 
     @property
     def state(self) -> Arrays:
@@ -435,7 +541,7 @@ class LinnetModel:
 
     def reset_state(self) -> None:
         """Every state is zeros again."""
-        self._state = zeros(self._types)
+        self._state = zeros(self._types, self._spread)
 
     def copy_weights(self, source: LinnetModel | Arrays) -> None:
         """The weights become the source's of the same paths, which has all, in these types."""
@@ -451,5 +557,5 @@ class LinnetModel:
         for path, array in fitting.items():
             if id(array) not in copied:
                 with wide(is_wide(wanted[path])):
-                    copied[id(array)] = placed(array)
+                    copied[id(array)] = placed(array, path, self._spread)
         self.weights.update({path: copied[id(array)] for path, array in fitting.items()})
