@@ -314,18 +314,15 @@ class Expressions(express.Expressions):
         return call("jnp.einsum", spec, a, b, **named)
 
     def _matrices(self, node: Dot, a: Ex, b: Ex) -> tuple[Ex, Ex] | None:
-        """The operands of `@`, if that is what it is."""
+        """The operands of `@`, if that is what it is: a transposed one would be laid out anew."""
         rank_a, rank_b = len(shape_of(node.a)), len(shape_of(node.b))
         batches = len(node.batch)
-        if len(node.contract) != 1:
+        if len(node.contract) != 1 or node.contract[0][0] != rank_a - 1:
             return None
-        ((i, j),) = node.contract
-        if not batches and rank_b == 2 and i == rank_a - 1:
-            return a, b.attribute("T") if j == 1 else b
+        j = node.contract[0][1]
         leading = node.batch == tuple((k, k) for k in range(batches))
-        if leading and rank_a == rank_b == batches + 2:
-            left = a if i == rank_a - 1 else a.attribute("mT")
-            return left, b if j == rank_b - 2 else b.attribute("mT")
+        if leading and j == rank_b - 2 and (rank_a == rank_b == batches + 2 or rank_b == 2):
+            return a, b
         return None
 
 
