@@ -9,8 +9,12 @@ import numpy as np
 import pytest
 
 import linnet.torch
-from backends.common import assert_close
+from backends.common import assert_close, flat
+from backends.test_stablehlo import family, given_for, sizes_of
 from linnet.diagnostics import PlanError
+from linnet.policy import POLICIES, tolerance
+from linnet.reference import evaluate
+from linnet.stablehlo.emit import paths_of, written_by
 from models import tiny
 
 pytestmark = pytest.mark.slow  # importing JAX alone takes a second
@@ -61,6 +65,39 @@ def test_states_are_updated(logits: np.ndarray) -> None:
     assert np.asarray(model.layers[0].attention.cache.keys[...]).any()
     model.reset_state()
     assert not np.asarray(model.layers[0].attention.cache.keys[...]).any()
+
+
+def test_every_entry_of_llama() -> None:
+    """As modules of NNX, states in and out, against the reference."""
+    from linnet.jax.nnx import module_of
+    from linnet.jax.runtime import SourceFunction
+
+    for policy in POLICIES:
+        program = family("llama", policy)
+        for name, entry in program.entries.items():
+            sizes = sizes_of(program, name)
+            arrays = given_for(program, name, sizes, 1)
+            kinds = list(zip(paths_of(entry), arrays, strict=True))
+            values = [x for (kind, _, _), x in kinds if kind == "value"]
+            weights = {path: x for (kind, path, _), x in kinds if kind in ("param", "buffer")}
+            state = {path: x.copy() for (kind, path, _), x in kinds if kind == "state"}
+            model = module_of(SourceFunction(program, name, policy, weights))
+            for path, array in state.items():
+                variable_at(model, path).set_value(array)
+            dims = {dim: sizes[dim] for dim in entry.dims}
+            found = model(*values, generics=dims)
+            wanted = evaluate(program, name, values, weights, state, dims)
+            for a, b in zip(flat(wanted), flat(found), strict=True):
+                assert_close(np.asarray(a), np.asarray(b), tolerance(policy, "f32"), name)
+            for path in written_by(entry):
+                new = np.asarray(variable_at(model, path).get_value())
+                assert_close(state[path], new, tolerance(policy, "f32"), f"{name} {path}")
+
+
+def variable_at(model: Any, path: str) -> Any:
+    for part in path.split("."):
+        model = model[int(part)] if part.isdecimal() else getattr(model, part)
+    return model
 
 
 def test_gradients_and_checkpoints(tmp_path: Path, logits: np.ndarray) -> None:

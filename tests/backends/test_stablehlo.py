@@ -158,11 +158,18 @@ def family(name: str, policy: Policy) -> Program:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(p.name for p in FAMILIES.iterdir()))
-def test_every_entry_of_every_family(name: str) -> None:
-    program = family(name, "equivalent")
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    [
+        *((path.name, "equivalent") for path in sorted(FAMILIES.iterdir())),
+        ("llama", "exact"),
+        ("llama", "fast"),
+    ],
+)
+def test_every_entry_of_every_family(name: str, policy: Policy) -> None:
+    program = family(name, policy)
     for entry in program.entries:
-        compare(program, entry, "equivalent", 2e-5)
+        compare(program, entry, policy, tolerance(policy, "f32"))
 
 
 @pytest.mark.slow

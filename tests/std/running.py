@@ -132,3 +132,14 @@ def bound(fn: tree.Fn, given: dict[str, np.ndarray]) -> tuple[dict[str, str], di
             if isinstance(axis, tree.PackRef):
                 ranks[axis.name.text] = value.ndim - (len(type.shape) - 1)
     return dtypes, ranks
+
+
+def run_jax(case: Case, policy: Policy, way: str) -> np.ndarray:
+    """What JAX gives for a case: its StableHLO, or its generated source."""
+    from linnet.jax.entry import Entry, Source
+
+    key, given, sizes = prepared(case)
+    program = optimize(lowered(*key), policy)
+    source = Source(program, policy) if way == "source" else None
+    entry = Entry(program, program.main, policy, source)
+    return np.asarray(entry.run(given, sizes, {}, {})[0])

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from linnet.diagnostics import PlanError
-from linnet.policy import tolerance
+from linnet.policy import Policy, tolerance
 from linnet.syntax import tree
 from linnet.weights import dtype_name
 from std.cases import Case, everything
-from std.running import analysed, module_name, modules, parsed, run, run_torch
+from std.running import analysed, module_name, modules, parsed, run, run_jax, run_torch
 
 CASES = everything()
 
@@ -29,12 +29,33 @@ def test_in_torch(case: Case) -> None:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_case_in_torch(case: Case) -> None:
     compare(run_torch(case, "exact"), case.expected, case.tolerance)
-    limit = case.tolerance
-    if case.expected.dtype.kind not in "iub":
-        dtypes = [case.expected.dtype, *(x.dtype for x in case.inputs.values() if x is not None)]
-        narrow = [name for dtype in dtypes if (name := dtype_name(dtype)) in ("bf16", "f16")]
-        limit = max(limit, tolerance("fast", narrow[0] if narrow else "f32"))
-    compare(run_torch(case, "fast"), case.expected, limit)
+    compare(run_torch(case, "fast"), case.expected, within(case, "fast"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", {case.op: case for case in reversed(CASES)}.values(), ids=str)
+def test_in_jax(case: Case) -> None:
+    # XLA's elementary functions are its own, and it adds to a product without rounding that first.
+    own = case.tolerance or case.op.startswith("std.nn.rope.")
+    limit = within(case, "equivalent") if own else 0
+    for way in ("source", "stablehlo"):
+        compare(run_jax(case, "exact", way), case.expected, limit)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_case_in_jax(case: Case) -> None:
+    compare(run_jax(case, "fast", "source"), case.expected, within(case, "fast"))
+    compare(run_jax(case, "equivalent", "stablehlo"), case.expected, within(case, "equivalent"))
+
+
+def within(case: Case, policy: Policy) -> float:
+    """How near a case's result must be under a policy."""
+    if case.expected.dtype.kind in "iub":
+        return case.tolerance
+    dtypes = [case.expected.dtype, *(x.dtype for x in case.inputs.values() if x is not None)]
+    narrow = [name for dtype in dtypes if (name := dtype_name(dtype)) in ("bf16", "f16")]
+    return max(case.tolerance, tolerance(policy, narrow[0] if narrow else "f32"))
 
 
 def compare(found: np.ndarray, expected: np.ndarray, limit: float) -> None:

@@ -89,7 +89,7 @@ def load_nnx(
     """
     loaded, policy, read = read_one(load_nnx, locals())
     function = SourceFunction(loaded.program, entry or loaded.program.main, policy, read)
-    return _module(function, _blocks(loaded.analysis, loaded.program.manifest.root))
+    return module_of(function, _blocks(loaded.analysis, loaded.program.manifest.root))
 
 
 def to_nnx(function: LinnetFunction) -> LinnetNNX:
@@ -102,10 +102,11 @@ def to_nnx(function: LinnetFunction) -> LinnetNNX:
         raise PlanError(
             f"to_nnx takes what linnet.jax.load_source gives, not a {type(function).__name__}"
         )
-    return _module(function, {})
+    return module_of(function)
 
 
-def _module(function: LinnetFunction, blocks: Mapping[str, str]) -> LinnetNNX:
+def module_of(function: LinnetFunction, blocks: Mapping[str, str] | None = None) -> LinnetNNX:
+    """The module of a function; `blocks` are the names of blocks by path, positions as `*`."""
     entry = function.source_entry()
     missing = [path for path in entry.parameters if path not in function.weights]
     if missing:
@@ -124,7 +125,7 @@ def _module(function: LinnetFunction, blocks: Mapping[str, str]) -> LinnetNNX:
         for part in way:
             at = at.setdefault(part, {})
         at[last] = leaf
-    module = _block(nested, "", blocks, LinnetNNX, function.program.manifest.root)
+    module = _block(nested, "", blocks or {}, LinnetNNX, function.program.manifest.root)
     assert isinstance(module, LinnetNNX)
     module._entry = entry
     return module
