@@ -2,9 +2,10 @@
 
     python bench/depth.py [--runs 5]
 
-The llama family, source checked once beforehand: all entries for PyTorch, and `decode` as a
-StableHLO module. The two depths take turns. Printed: the medians in seconds and their ratio, which
-should stay below 1.3 and 1.5.
+The llama family, source checked once beforehand: all entries for PyTorch; `decode` as a StableHLO
+module; `decode` as generated `jax.numpy`, and that traced and lowered by JAX, whose caches are
+emptied before. The two depths take turns. Printed: the medians in seconds and their ratio, which
+should stay below 1.3 for PyTorch and 1.5 for the others.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from linnet.check import check
 from linnet.check.analysis import Analysis
 from linnet.core.lower import lower
 from linnet.core.passes import optimize
+from linnet.jax.entry import shape_dtype
 from linnet.torch.emit import emit
 from linnet.workspace import Workspace
 
@@ -44,12 +46,35 @@ def module_seconds(analysis: Analysis, layers: int) -> float:
     return time.perf_counter() - started
 
 
+def source_seconds(analysis: Analysis, layers: int) -> float:
+    """The same for generated `jax.numpy`, and for what JAX makes of it."""
+    import jax
+
+    from linnet.jax.runtime import SourceFunction
+
+    jax.clear_caches()
+    started = time.perf_counter()
+    lowered = lower(analysis, generics={**SIZES, "Layers": layers}, entries=["decode"])
+    f = SourceFunction(optimize(lowered, "fast"), "decode", "fast", {})
+    given, state = (
+        {path: jax.ShapeDtypeStruct(*shape_dtype(type)) for path, type in types.items()}
+        for types in (f._entry.parameters, f._entry.states)
+    )
+    token = jax.ShapeDtypeStruct((1, 1), "int32")
+    jax.jit(lambda p, t, s: f.apply(p, t, 5, state=s)).lower(given, token, state).as_text()
+    return time.perf_counter() - started
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=5)
     args = parser.parse_args()
     analysis = check(Workspace(), FAMILY)
-    for name, measured in (("PyTorch", seconds), ("StableHLO", module_seconds)):
+    for name, measured in (
+        ("PyTorch", seconds),
+        ("StableHLO", module_seconds),
+        ("jax.numpy", source_seconds),
+    ):
         measured(analysis, 2)
         times: dict[int, list[float]] = {2: [], 32: []}
         for _ in range(args.runs):
