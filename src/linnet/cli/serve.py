@@ -78,7 +78,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_dtype(model)
     model.add_argument("--kv-dtype", metavar="DTYPE", help="of the caches (default: the model's)")
     model.add_argument("--device", default="cpu", help="cpu (default), cuda, cuda:1, ...")
-    model.add_argument("--backend", default="torch", help="what runs the model: torch (default)")
+    model.add_argument(
+        "--backend", default="torch", help="what runs the model: torch (default) or jax"
+    )
     model.add_argument("--numerics", default="fast", help="exact, equivalent or fast (default)")
     model.add_argument("--threads", type=int, metavar="N", help="processor threads to use")
     model.add_argument("--weights", metavar="PATH", help="a local checkpoint instead")
@@ -160,8 +162,15 @@ def _check(args: argparse.Namespace) -> None:
         raise LinnetError(f"--timeout is {args.timeout}; it must be above 0")
     if args.kv_dtype is not None and args.kv_dtype not in FLOATS:
         raise LinnetError(f"--kv-dtype is {args.kv_dtype}; choose {', '.join(FLOATS)}")
-    if args.backend != "torch":
-        raise LinnetError(f"--backend is {args.backend}; torch is what serves in this version")
+    if args.backend not in ("torch", "jax"):
+        raise LinnetError(f"--backend is {args.backend}; choose torch or jax")
+    if args.backend == "jax":
+        if args.dtype in _BLOCKS:
+            raise LinnetError(
+                f"--dtype {args.dtype} is for torch; with --backend jax weights lie whole"
+            )
+        if args.device != "cpu":
+            raise LinnetError("--device is for torch; JAX_PLATFORMS says where JAX computes")
     if args.api_key is not None and not (args.api_key.isascii() and args.api_key.strip()):
         raise LinnetError("--api-key must be ASCII text, and not empty")
 
@@ -189,7 +198,8 @@ def _engine(args: argparse.Namespace, opened: Any) -> Engine:
     generics = {"Batch": 1 if paged else args.batch, "MaxSeq": pool.positions if paged else max_len}
     sized: dict[str, int | str] = {k: v for k, v in generics.items() if k in card.generics}
     entries = PAGED if paged else tuple(rows)
-    model, _ = loaded(args, card, opened.files, {**sized, **dtypes}, entries, device=args.device)
+    where = {"device": args.device} if args.backend == "torch" else {"backend": "jax_model"}
+    model, _ = loaded(args, card, opened.files, {**sized, **dtypes}, entries, **where)
     engine = Engine(
         model, text=opened.text, paged=paged, rows=args.batch if paged else None, max_len=max_len
     )

@@ -23,6 +23,10 @@ class Driver(Protocol):
     packs_steps: bool  # attention over pages takes packed prompts and steps alike, at full speed
     pack: int  # so many tokens in a pass are worth it
 
+    def padded(self, count: int) -> int:
+        """The length to which so many tokens are padded, so that few shapes come."""
+        ...
+
     def run(self, entry: str, inputs: Sequence[Ints], steady: bool) -> torch.Tensor:
         """The entry's logits `[N, vocab]`; `steady`: calls of these shapes come again and again."""
         ...
@@ -85,6 +89,11 @@ class TorchDriver:
         # Products of more rows are no faster on a CPU, and who steps waits for them.
         self.pack = 256 if device.type == "cpu" else 2048
 
+    def padded(self, count: int) -> int:
+        """Of 16 up to 320, then four to a doubling."""
+        step = 16 if count <= 320 else 1 << ((count - 1).bit_length() - 3)
+        return -(-count // step) * step
+
     def run(self, entry: str, inputs: Sequence[Ints], steady: bool) -> torch.Tensor:
         given = [torch.from_numpy(x) for x in inputs]
         with torch.inference_mode():
@@ -136,6 +145,10 @@ class JaxDriver:
         self.entries = model.entries
         self.sizes = model.generics
         self.vocab = _vocab(model)
+
+    def padded(self, count: int) -> int:
+        """A power of two: each shape is seconds of XLA's time."""
+        return max(16, 1 << (count - 1).bit_length())
 
     def run(self, entry: str, inputs: Sequence[Ints], steady: bool) -> torch.Tensor:
         logits = np.array(self.model.run_entry(entry, inputs), np.float32)

@@ -26,13 +26,6 @@ class Passes(Protocol):
         ...
 
 
-def bucket(count: int, most: int | None = None) -> int:
-    """The padded length for so many tokens: of 16 up to 320, then four to a doubling."""
-    step = 16 if count <= 320 else 1 << ((count - 1).bit_length() - 3)
-    padded = -(-count // step) * step
-    return padded if most is None else max(min(padded, most), count)
-
-
 def at_ends(plan: Plan, chunks: Sequence[Chunk], logits: torch.Tensor) -> torch.Tensor:
     """Of the logits of all chunks those of a plan's chunks that end, in the plan's order."""
     where = {id(chunk): k for k, chunk in enumerate(chunks)}
@@ -117,7 +110,7 @@ class PagedPasses:
 
         Padding is at position 0 of the last row, and is written in the page of nobody.
         """
-        count = bucket(sum(chunk.count for chunk in prompts))
+        count = self.driver.padded(sum(chunk.count for chunk in prompts))
         tokens = np.full(count, self.pad, np.int32)
         positions, places = np.zeros(count, np.int32), np.zeros(count, np.int32)
         owners, last = np.full(count, rows - 1, np.int32), np.zeros(rows, np.int32)
@@ -140,7 +133,10 @@ class PagedPasses:
                 table, positions = np.zeros((rows, width + 1), np.int32), np.zeros(rows, np.int32)
                 self.driver.run("decode_paged", [positions[:, None], positions, table], True)
         for length in prompts:
-            nothing, width = np.zeros(bucket(length), np.int32), doublings(self.columns, 4)[0]
+            nothing, width = (
+                np.zeros(self.driver.padded(length), np.int32),
+                doublings(self.columns, 4)[0],
+            )
             one = [np.zeros(1, np.int32), np.zeros((1, width + 1), np.int32)]
             self.driver.run("prefill_paged", [*[nothing] * 4, *one], True)
 
@@ -201,7 +197,7 @@ class RowPasses:
 
         Padding is a segment of its own, at the position that no request uses.
         """
-        count = bucket(sum(chunk.count for chunk in prompts))
+        count = self.driver.padded(sum(chunk.count for chunk in prompts))
         tokens, rows = np.full(count, self.pad, np.int32), np.zeros(count, np.int32)
         positions = np.full(count, self.last, np.int32)
         segments, last = np.full(count, len(prompts), np.int32), np.zeros(self.rows, np.int32)
@@ -217,7 +213,8 @@ class RowPasses:
         return [tokens, rows, positions, segments, last]
 
     def _slots(self, prompts: Sequence[Chunk]) -> torch.Tensor:
-        width = bucket(max(chunk.count for chunk in prompts), self.last)
+        longest = max(chunk.count for chunk in prompts)
+        width = max(min(self.driver.padded(longest), self.last), longest)
         tokens = np.full((len(prompts), width), self.pad, np.int32)
         for row, chunk in enumerate(prompts):
             tokens[row, : chunk.count] = chunk.sequence.tokens[: chunk.count]
@@ -229,8 +226,8 @@ class RowPasses:
         self.driver.run("decode_rows", self._stepping(()), True)
         for length in prompts:
             if "prefill_packed" in self.driver.entries:
-                nothing = [np.zeros(bucket(length), np.int32)] * 2
-                unread = np.full(bucket(length), self.last, np.int32)
+                nothing = [np.zeros(self.driver.padded(length), np.int32)] * 2
+                unread = np.full(self.driver.padded(length), self.last, np.int32)
                 last = np.zeros(self.rows, np.int32)
                 given = [*nothing, unread, nothing[0], last]
                 self.driver.run("prefill_packed", given, False)
