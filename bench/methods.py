@@ -64,7 +64,34 @@ FAMILIES: dict[str, Family] = {
     "openvino": Family(
         "OpenVINO GenAI", "reference", "bench.runners.openvino_stack", "openvino", "openvino"
     ),
+    "flax": Family(
+        "Flax NNX by hand, jitted",
+        "reference",
+        "bench.runners.flax_stack",
+        "checkpoint",
+        "flax",
+        FLOATS,
+    ),
+    "kerashub": Family(
+        "KerasHub on JAX",
+        "reference",
+        "bench.runners.keras_hub_stack",
+        "checkpoint",
+        "kerashub",
+        FLOATS,
+    ),
     "vllm": Family("vLLM", "reference", "bench.runners.vllm_stack", "checkpoint", "vllm", FLOATS),
+    "linnet-jax": Family(
+        "Linnet JAX, StableHLO", "linnet", "bench.runners.linnet_jax", "linnet", storages=FLOATS
+    ),
+    "linnet-jax-source": Family(
+        "Linnet JAX, generated source",
+        "linnet",
+        "bench.runners.linnet_jax",
+        "linnet",
+        storages=FLOATS,
+        options={"generated": True},
+    ),
     "linnet-torch": Family(
         "Linnet PyTorch",
         "linnet",

@@ -35,9 +35,27 @@ class Peer:
     """Further options of that build."""
     unwanted: tuple[str, ...] = ()
     """What others pull in, and what does not work beside them."""
+    alone: tuple[str, ...] = ()
+    """Installed without what they ask for, which the packages are."""
 
+
+_JAX = ("jax==0.10.2", "jaxlib==0.10.2", "numpy==2.4.6", "safetensors==0.8.0", "ml_dtypes==0.6.0")
 
 PEERS: dict[str, Peer] = {
+    "flax": Peer((*_JAX, "flax==0.12.8"), ("flax.nnx", "safetensors.flax")),
+    # Its preprocessing asks for TensorFlow, which nothing here uses.
+    "kerashub": Peer(
+        (
+            *_JAX,
+            "keras==3.15.1",
+            "kagglehub==1.0.3",
+            "regex==2026.11.19",
+            "sentencepiece==0.2.3",
+            "tokenizers==0.23.3",
+        ),
+        ("keras_hub",),
+        alone=("keras-hub==0.32.0",),
+    ),
     "llamacpp": Peer(("llama-cpp-python==0.3.36",), ("llama_cpp",), source=True),
     # A server of its own, which the functions of the one above do not have; no page, no downloads.
     "llamaserver": Peer(
@@ -109,11 +127,13 @@ def install(name: str) -> None:
     if peer.source:
         command.append(f"--no-binary={peer.packages[0].partition('==')[0]}")
     _call(command, _flags(peer.flags) if peer.source else {})
+    if peer.alone:
+        _call([interpreter, "-m", "pip", "install", "--quiet", "--no-deps", *peer.alone], {})
     if peer.unwanted:
         _call([interpreter, "-m", "pip", "uninstall", "--quiet", "--yes", *peer.unwanted], {})
     for module in peer.modules:
-        _call([interpreter, "-c", f"import {module}"], {})
-    (folder / _READY).write_text("\n".join(peer.packages) + "\n")
+        _call([interpreter, "-c", f"import {module}"], {"KERAS_BACKEND": "jax"})
+    (folder / _READY).write_text("\n".join((*peer.packages, *peer.alone)) + "\n")
 
 
 def _call(command: list[str], variables: dict[str, str]) -> None:
