@@ -215,7 +215,7 @@ class _Binding:
             if demand.goal.holds(self.sizes):
                 continue
             known = self._known(demand.goal.names(), origin=True)
-            at = f" at {_place(demand.span)}" if demand.span is not None else ""
+            at = f" at {place_of(demand.span)}" if demand.span is not None else ""
             if demand.access:
                 text = f" `{demand.span.text}`" if demand.span is not None else ""
                 raise PlanError(
@@ -264,7 +264,8 @@ def _name_of(axis: Dim) -> str | None:
     return name if name is not None and axis == Dim.of(name) else None
 
 
-def _place(span: Span) -> str:
+def place_of(span: Span) -> str:
+    """Where it stands, for messages: `file:line:column`."""
     position = span.source.position(span.start)
     return f"{span.source.name}:{position.line}:{position.column}"
 
@@ -300,7 +301,7 @@ def demands(function: Function) -> tuple[Demand, ...]:
     def inside(body: Function) -> None:
         for node in nodes_of(body):
             for dim in _dims_of(node):
-                if not _natural(dim):
+                if not natural(dim):
                     add(Demand(Relation(">=", dim, Dim.of(0)), dim, False, node.span))
             if isinstance(node, Gather):
                 for extent in _clamped(node):
@@ -316,7 +317,7 @@ def demands(function: Function) -> tuple[Demand, ...]:
 
     for param in function.params:
         for dim in _dims_of(param):
-            if not _natural(dim):
+            if not natural(dim):
                 add(Demand(Relation(">=", dim, Dim.of(0)), dim, False, param.span))
     inside(function)
     return tuple(found.values())
@@ -340,7 +341,7 @@ def _clamped(node: Gather) -> list[Dim]:
     ]
 
 
-def _natural(dim: Dim) -> bool:
+def natural(dim: Dim) -> bool:
     """Whether the form alone shows that the dimension is not negative."""
     return all(
         coefficient >= 0 and all(map(_natural_atom, product)) for product, coefficient in dim.terms
@@ -349,8 +350,8 @@ def _natural(dim: Dim) -> bool:
 
 def _natural_atom(atom: Atom) -> bool:
     if atom.op == "max":
-        return any(map(_natural, atom.args))
-    return atom.op == "name" or all(map(_natural, atom.args))
+        return any(map(natural, atom.args))
+    return atom.op == "name" or all(map(natural, atom.args))
 
 
 # ---------------------------------------------------------------- structure
