@@ -6,7 +6,7 @@ Framework-neutral: an input is its shape and the name of its dtype.
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
@@ -83,15 +83,19 @@ def bind_entry(
 
 
 def bind_sizes(
-    function: Function, generics: Mapping[str, int], name: str | None = None
+    function: Function,
+    generics: Mapping[str, int],
+    name: str | None = None,
+    dynamic: Collection[str] = (),
 ) -> dict[str, int]:
     """The size of every dimension of the entry, given by name, all facts checked.
 
+    Those in `dynamic` have none, and facts that name them are left to whoever finds their sizes.
     Raises PlanError that names the entry and the dimension.
     """
     call = _Binding(function, name or function.name.rpartition(".")[2])
     call.take_generics(generics)
-    missing = [dim for dim in function.dims if dim not in call.sizes]
+    missing = [dim for dim in function.dims if dim not in call.sizes and dim not in dynamic]
     if missing:
         many = "have no values" if len(missing) > 1 else "has no value"
         raise PlanError(f"{call.name}: {', '.join(missing)} {many}; every dimension needs one here")
@@ -204,7 +208,7 @@ class _Binding:
 
     def check_facts(self) -> None:
         for fact in self.function.facts:
-            if not fact.holds(self.sizes):
+            if fact.names() <= self.sizes.keys() and not fact.holds(self.sizes):
                 known = self._known(fact.names(), origin=True)
                 how = f"does not hold with {known}" if known else "never holds"
                 raise PlanError(f"{self.name} requires {fact}, which {how}")
@@ -212,7 +216,7 @@ class _Binding:
     def check_demands(self) -> None:
         """What sizes can still break: dimensions below zero, indices into empty axes."""
         for demand in demands(self.function):
-            if demand.goal.holds(self.sizes):
+            if not demand.goal.names() <= self.sizes.keys() or demand.goal.holds(self.sizes):
                 continue
             known = self._known(demand.goal.names(), origin=True)
             at = f" at {place_of(demand.span)}" if demand.span is not None else ""

@@ -21,7 +21,7 @@ def check_dynamic(
     program: Program,
     function: Function,
     name: str,
-    sizes: Mapping[str, int],
+    sizes: Mapping[str, object],
     dynamic: Sequence[str],
 ) -> None:
     """PlanError where one of the names is no dimension of the entry that may stay dynamic."""

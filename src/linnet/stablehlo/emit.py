@@ -49,7 +49,7 @@ from linnet.core.ir import (
 )
 from linnet.core.scalars import holds_all, integer_range, wrap
 from linnet.diagnostics import InternalError
-from linnet.dims import dim_max
+from linnet.dims import dim_max, dim_min
 from linnet.emit import Names, ordered, snake_case
 from linnet.inputs import find_entry, leaf_paths
 from linnet.policy import Policy, allows
@@ -519,7 +519,12 @@ class _Body(Shaped):
             types = ", ".join([tensor_type([*lead, 1], dtype)] * len(parts))
             text = f"stablehlo.concatenate {', '.join(parts)}, dim = {len(lead)}"
             places = self.op(text, f"({types}) -> {type}")
-        sizes = [1 if axis in indexed else extent for axis, extent in enumerate(shape)]
+        sizes = list(shape)
+        for axis in indexed:
+            sizes[axis] = 1
+            extent = shape[axis]
+            if node.proved[axis] and not isinstance(extent, int):  # it may be empty, and not read
+                sizes[axis] = dim_min(extent, 1)
         offsets = listed(range(len(lead), len(lead) + len(kept)))
         numbers = (
             f"offset_dims = {offsets}, collapsed_slice_dims = {listed(indexed)}, "

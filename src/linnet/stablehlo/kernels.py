@@ -58,8 +58,9 @@ def _scattered(
     """The cache with values at places; what lies outside is left out, as the ops have it."""
     scalar = tensor_type((), dtype_of(cache))
     type = w.types(call)[0]
+    old = w.given(cache, type)
     head = (
-        f'"stablehlo.scatter"({w.given(cache, type)}, {places}, {value}) <{{indices_are_sorted = false, '
+        f'"stablehlo.scatter"({old}, {places}, {value}) <{{indices_are_sorted = false, '
         f"scatter_dimension_numbers = #stablehlo.scatter<{numbers}>, unique_indices = false}}> ({{"
     )
     body = [f"^bb0(%old: {scalar}, %new: {scalar}):", f"  stablehlo.return %new : {scalar}"]
