@@ -277,6 +277,11 @@ SUBTRACTED = """
 DIVIDED = """
     pub entry main<S: Dim, N: Dim>(x: Tensor[S; f32], y: Tensor[N; f32]) -> i64
     where S % N == 0, N > 0 { return S / N }"""
+ON_TWO_LINES = """
+    pub entry main<N: Dim>(x: Tensor[N; f32], i: i64) -> f32 {
+        return x[ /* a "quoted" \\ {0} */
+            i]
+    }"""
 REFUSED = [
     ("slice", [(0, 2, 4)], "main requires S > 0, which does not hold with S = 0 from axis 0 of x"),
     ("slice", [(3, 1, 4)], "main requires N >= 2, which does not hold with N = 1 from axis 1 of x"),
@@ -314,6 +319,11 @@ REFUSED = [
         "gather",
         [(0, 2, 3), (1,), (1,), ()],
         "main: the access `x[i[s], w, 1]` at <text>:5:30 indexes an axis of size 0 (N with N = 0 from axis 0 of x)",
+    ),
+    (
+        ON_TWO_LINES,
+        [(0,), ()],
+        'main: the access `x[ /* a "quoted" \\ {0} */\n            i]` at <text>:4:16 indexes an axis of size 0 (N with N = 0 from axis 0 of x)',
     ),
 ]
 

@@ -137,7 +137,8 @@ def _check(exported: export.Exported, given: Sequence[Any]) -> None:
     try:
         jax.jit(exported.call).lower(*given).compile()
     except ValueError as error:
-        found = re.search(r"error: (.+)", str(error.__cause__))
+        told = str(error.__cause__)
+        found = re.search(r"error: (.+?)\n[^\n]*:\d+:\d+: note: ", told, re.DOTALL)
         if found is None:
             raise
         raise PlanError(found[1]) from None
