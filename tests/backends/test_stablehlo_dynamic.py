@@ -109,6 +109,18 @@ PROGRAMS: dict[str, tuple[str, Sequence[Sizes]]] = {
         }""",
         [{"B": 2, "L": 6, "S": 3}, {"B": 1, "L": 1, "S": 1}, {"B": 3, "L": 4, "S": 4}],
     ),
+    "convolution": (
+        """
+        use std.nn.conv::{conv2d, conv1d}
+        pub entry main<B: Dim, H: Dim, W: Dim>(x: Tensor[B, 2, H, W; f32], w: Tensor[3, 2, 3, 3; f32], v: Tensor[3, 2, 2; f32], b: Tensor[3; f32])
+            -> (Tensor[B, 3, (H + 2 - 3) / 2 + 1, (W + 2 - 3) / 2 + 1; f32], Tensor[B, 3, W - 1; f32], Tensor[B, 3, (W - 2) / 2 + 1; f32])
+        where H > 0, W > 1 {
+            let line = x[:, :, 0, :]
+            let apart = conv1d<B, 2, 3, W, 2, 2, 0, f32>(line, v, none)
+            return (conv2d<B, 2, 3, H, W, 3, 2, 1, f32>(x, w, some(b)), conv1d<B, 2, 3, W, 2, 1, 0, f32>(line, v, some(b)), apart)
+        }""",
+        [{"B": 2, "H": 5, "W": 6}, {"B": 1, "H": 1, "W": 2}, {"B": 0, "H": 4, "W": 3}],
+    ),
     "for": (
         """
         pub entry main<S: Dim, N: Dim>(x: Tensor[S, N; f32]) -> (Tensor[S, N; f32], Tensor[N; f32], i64, Tensor[3, 2; i64]) {
@@ -228,7 +240,7 @@ def test_calls_take_the_sizes_that_they_need(golden: Callable[..., None]) -> Non
     ],
 )
 def test_one_module_at_several_sizes(name: str) -> None:
-    for policy in ("exact", "fast") if name == "caches" else ("equivalent",):
+    for policy in ("exact", "fast") if name in ("caches", "convolution") else ("equivalent",):
         program, text = module_of(name, policy)
         for sizes in PROGRAMS[name][1]:
             compare(program, "main", policy, 2e-5, dict(sizes), text)

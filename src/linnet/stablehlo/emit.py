@@ -157,7 +157,7 @@ class _Module:
             static = {dim: size for dim, size in sizes if size is not None}
             names = Ids()
             scalars = {dim: names.fresh(dim) for dim in function.dims if dim not in static}
-            body = _Body(self, Sizes(names, static, scalars), names, Lines())
+            body = Body(self, Sizes(names, static, scalars), names, Lines())
             self.texts.insert(at, body.private(name, function))
             taken, made = body.signature(function)
             dims = tuple(dim for dim in scalars if dim in body.sizes.used)
@@ -168,7 +168,7 @@ class _Module:
         self, function: Function, name: str, static: Mapping[str, int], dynamic: Sequence[str]
     ) -> Lines:
         names = Ids()
-        body = _Body(self, Sizes(names, static, {}), names, Lines())
+        body = Body(self, Sizes(names, static, {}), names, Lines())
         return body.public(name, function, dynamic)
 
 
@@ -220,7 +220,7 @@ def flat(value: Value) -> list[str]:
     return [value] if isinstance(value, str) else [name for part in value for name in flat(part)]
 
 
-class _Body(Shaped):
+class Body(Shaped):
     """The operations of one function, or of a region in it."""
 
     def __init__(self, module: _Module, sizes: Sizes, names: Ids, lines: Lines) -> None:
@@ -309,7 +309,7 @@ class _Body(Shaped):
         to: Sequence[ValueType],
     ) -> list[Value]:
         """The results, of types `to`, of a body on values of types `of`, written here."""
-        inner = _Body(self.module, self.sizes, self.names, self.lines)
+        inner = Body(self.module, self.sizes, self.names, self.lines)
         for param, value, own in zip(function.params, given, of, strict=True):
             inner.env[param] = self.fitted(value, own, param.of)
         inner.run(function)
@@ -560,7 +560,7 @@ class _Body(Shaped):
         batching = (
             f"batching_dims = {listed(batch[0])} x {listed(batch[1])}, " if node.batch else ""
         )
-        precision = ["DEFAULT" if allows(self.module.policy, "fast") else "HIGHEST"] * 2
+        precision = [self.precision] * 2
         text = (
             f"stablehlo.dot_general {', '.join(names)}, {batching}contracting_dims = "
             f"{listed(contract[0])} x {listed(contract[1])}, precision = {listed(precision)}"
@@ -569,9 +569,15 @@ class _Body(Shaped):
 
     # ------------------------------------------------ calls and control
 
+    @property
+    def precision(self) -> str:
+        """Of products."""
+        return "DEFAULT" if allows(self.module.policy, "fast") else "HIGHEST"
+
     def _call(self, node: Call) -> Value:
         kernel = KERNELS.get(str(node.function.op)) if node.function.op else None
-        if kernel is not None and allows(self.module.policy, kernel.policy):
+        allowed = kernel is not None and allows(self.module.policy, kernel.policy)
+        if kernel is not None and allowed and kernel.accepts(self, node):
             return (kernel.write(self, node),)
         extents = [self.sizes.extent(dim) for dim in node.dims]
         to = self.module.called(node.function, extents)
