@@ -144,6 +144,7 @@ def test_rows_among_experts(op: str, kind: str) -> None:
         check(f"std.nn.moe::{op}", sizes, "equivalent", given=given)
 
 
+@pytest.mark.slow
 def test_a_row_is_its_own() -> None:
     """What is infinite or no number in one row, or in a matrix that nobody chose, stays there."""
     sizes = {"R": 40, "K": 2, "E": 5, "In": 3, "Out": 4}
@@ -156,6 +157,31 @@ def test_a_row_is_its_own() -> None:
     weight[3] = np.inf  # it is chosen, and by few: its block is filled up with zeros
     with np.errstate(invalid="ignore"):
         check("std.nn.moe::linear_experts_shared", sizes, "equivalent", given=given)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "op", ["mxfp4_experts", "mxfp4_linear_experts_shared", "mxfp4_combine_experts"]
+)
+def test_packed_matrices(op: str) -> None:
+    """They are made one by one where few are used, else all at once."""
+    draw = np.random.default_rng(0)
+    given = {
+        "blocks": draw.integers(0, 256, (9, 6, 2, 16)).astype(np.uint8),
+        "scales": draw.integers(120, 130, (9, 6, 2)).astype(np.uint8),
+    }
+    for rows, count in ((1, 1), (20, 9)):
+        sizes = {"R": rows, "K": 2, "E": 9, "Out": 6, "G": 2}
+        for dtype in ("f32", "bf16"):
+            text = check(f"std.quant::{op}", sizes, "equivalent", dtype=dtype, given=given)
+            calls = [line for line in text.splitlines() if "func.call @dequantize_mxfp4(" in line]
+            assert len(calls) == 1 and "stablehlo.while" in text
+            assert f"(tensor<{count}x6x2x16xui8>, tensor<{count}x6x2xui8>)" in calls[0]
+
+
+def test_a_mixture() -> None:
+    sizes = {"R": 9, "K": 2, "E": 5, "In": 3, "Out": 4}
+    assert "stablehlo.while" in check("std.nn.moe::combine_experts", sizes, "equivalent")
 
 
 def test_every_row_of_the_table_has_a_test() -> None:

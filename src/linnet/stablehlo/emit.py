@@ -46,6 +46,7 @@ from linnet.core.ir import (
     Update,
     ValueType,
     While,
+    operands,
 )
 from linnet.core.scalars import holds_all, integer_range, wrap
 from linnet.diagnostics import InternalError
@@ -54,7 +55,7 @@ from linnet.emit import Names, ordered, snake_case
 from linnet.inputs import find_entry, leaf_paths
 from linnet.policy import Policy, allows
 from linnet.stablehlo.arguments import check_dynamic, read_sizes
-from linnet.stablehlo.kernels import KERNELS
+from linnet.stablehlo.kernels import KERNELS, Kernel
 from linnet.stablehlo.shaped import Shaped
 from linnet.stablehlo.sizes import SCALAR, Sizes
 from linnet.stablehlo.text import Extent, Ids, Lines, listed, tensor_type
@@ -158,10 +159,8 @@ class _Module:
             names = Ids()
             scalars = {dim: names.fresh(dim) for dim in function.dims if dim not in static}
             body = Body(self, Sizes(names, static, scalars), names, Lines())
-            self.texts.insert(at, body.private(name, function))
-            taken, made = body.signature(function)
-            dims = tuple(dim for dim in scalars if dim in body.sizes.used)
-            self.known[key] = _Written(name, dims, tuple(taken), tuple(made))
+            self.known[key], text = body.private(name, function)
+            self.texts.insert(at, text)
         return self.known[key]
 
     def main(
@@ -230,19 +229,15 @@ class Body(Shaped):
 
     # ------------------------------------------------ functions and regions
 
-    def private(self, name: str, function: Function) -> Lines:
+    def private(self, name: str, function: Function) -> tuple[_Written, Lines]:
         """The whole function, which takes what it uses of its dynamic dimensions first."""
-        told = self.arguments(function)
-        body = self.body(function)
-        taken, made = self.signature(function)
-        arguments = [
-            f"{scalar}: {SCALAR}"
-            for dim, scalar in self.sizes.dynamic.items()
-            if dim in self.sizes.used
-        ]
+        told, (taken, made) = self.arguments(function), self.signature(function)
+        body = self.body(function, made)
+        dims = [dim for dim in self.sizes.dynamic if dim in self.sizes.used]
+        arguments = [f"{self.sizes.dynamic[dim]}: {SCALAR}" for dim in dims]
         arguments += [f"{name}: {type}" for name, type in zip(told, taken, strict=True)]
         head = f"func.func private @{name}({', '.join(arguments)}) -> {_outcome(made)} {{"
-        return _enclosed([head], body)
+        return _Written(name, tuple(dims), tuple(taken), tuple(made)), _enclosed([head], body)
 
     def public(self, name: str, function: Function, dynamic: Sequence[str]) -> Lines:
         """The whole function, with what is said of each argument and of each result."""
@@ -250,8 +245,8 @@ class Body(Shaped):
         if dynamic:
             own = zip(function.values, told, strict=False)
             read_sizes(function, name, self.sizes, dynamic, dict(own))
-        body = self.body(function)
         taken, made = self.signature(function)
+        body = self.body(function, made)
         paths, written = paths_of(function), written_by(function)
         rows = [
             f'    {name}: {type} {{linnet.kind = "{kind}", linnet.path = "{path}"}},'
@@ -280,20 +275,29 @@ class Body(Shaped):
         taken = [type for param in function.params for type in self.types_of(param.of)]
         return taken, [self.type(type) for type in results_of(function)]
 
-    def body(self, function: Function) -> Lines:
-        """What stands between the function's braces."""
+    def body(self, function: Function, made: Sequence[str]) -> Lines:
+        """What stands between the braces of the function, which gives these types."""
         self.lines.depth += 1
-        made = self.signature(function)[1]
         returned = ", ".join(self.run(function))
         self.lines.add(f"return {returned} : {', '.join(made)}" if made else "return")
         return Lines([*self.sizes.top.lines.items, *self.lines.items])
 
     def run(self, function: Function) -> list[str]:
         """Every operation of the function, whose params are known; the names of its results."""
-        for node in ordered(function.results):
-            if node not in self.env and not isinstance(node, (Literal, Size)):
+        nodes, needed = ordered(function.results), set(function.results)
+        for node in reversed(nodes):
+            if node in needed:
+                needed.update(self.read_by(node))
+        for node in nodes:
+            known = node in self.env or isinstance(node, (Literal, Size))
+            if node in needed and not known:
                 self.env[node] = self.value(node)
         return [name for node in function.results for name in flat(self.at(node))]
+
+    def read_by(self, node: Node) -> tuple[Node, ...]:
+        """What is there before the node is written."""
+        kernel = self.kernel(node) if isinstance(node, Call) else None
+        return operands(node) if kernel is None else kernel.reads(self, node)  # type: ignore[arg-type]
 
     def at(self, node: Node) -> Value:
         """The node's value; a number is written where it is first used as a tensor."""
@@ -575,24 +579,39 @@ class Body(Shaped):
         return "DEFAULT" if allows(self.module.policy, "fast") else "HIGHEST"
 
     def _call(self, node: Call) -> Value:
-        kernel = KERNELS.get(str(node.function.op)) if node.function.op else None
-        allowed = kernel is not None and allows(self.module.policy, kernel.policy)
-        if kernel is not None and allowed and kernel.accepts(self, node):
+        kernel = self.kernel(node)
+        if kernel is not None:
             return (kernel.write(self, node),)
         extents = [self.sizes.extent(dim) for dim in node.dims]
-        to = self.module.called(node.function, extents)
-        bound = dict(zip(node.function.dims, extents, strict=True))
-        scalars = [self.sizes.scalar(bound[dim]) for dim in to.dims]
         names = [name for x in node.inputs for name in flat(self.at(x))]
-        own = [type for x in node.inputs for type in self.types(x)]
-        given = [self.convert(*one) for one in zip(names, own, to.taken, strict=True)]
+        types = [type for x in node.inputs for type in self.types(x)]
+        results, made = self.called(node.function, extents, names, types)
+        fitted = zip(results, made, self.types(node), strict=True)
+        return self._grouped(node, [self.convert(*one) for one in fitted])
+
+    def kernel(self, node: Call) -> Kernel | None:
+        """What writes the call in place of the body, if the policy and its sizes allow that."""
+        kernel = KERNELS.get(str(node.function.op)) if node.function.op else None
+        if kernel is None or not allows(self.module.policy, kernel.policy):
+            return None
+        return kernel if kernel.accepts(self, node) else None
+
+    def called(
+        self,
+        function: Function,
+        extents: Sequence[Extent],
+        names: Sequence[str],
+        types: Sequence[str],
+    ) -> tuple[list[str], Sequence[str]]:
+        """The results of the function for these sizes, on tensors of these types, and theirs."""
+        to = self.module.called(function, extents)
+        bound = dict(zip(function.dims, extents, strict=True))
+        scalars = [self.sizes.scalar(bound[dim]) for dim in to.dims]
+        given = [self.convert(*one) for one in zip(names, types, to.taken, strict=True)]
         taken = ", ".join([*[SCALAR] * len(scalars), *to.taken])
-        text = f"func.call @{to.name}({', '.join(scalars + given)})"
-        results = self.several(
-            f"{text} : ({taken}) -> {_outcome(to.made)}", len(to.made), _plain(node.function.name)
-        )
-        made = zip(results, to.made, self.types(node), strict=True)
-        return self._grouped(node, [self.convert(*one) for one in made])
+        text = f"func.call @{to.name}({', '.join(scalars + given)}) : ({taken})"
+        wish = _plain(function.name)
+        return self.several(f"{text} -> {_outcome(to.made)}", len(to.made), wish), to.made
 
     def _grouped(self, node: Node, names: Iterable[str]) -> tuple[Value, ...]:
         assert isinstance(node.type, ResultsType)

@@ -7,12 +7,12 @@ multiplies block after block. The last block of an expert is filled up with zero
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from linnet.core.derive import dtype_of
-from linnet.core.ir import Call
+from linnet.core.ir import Call, Node, Result
 from linnet.core.scalars import holds_all
 from linnet.stablehlo.text import listed, tensor_type
 from linnet.types import BOOL, F32, I32, I64, U16, DType
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from linnet.stablehlo.emit import Body
 
 LARGEST = 64  # rows in a block
+# Ops that make the matrix of each expert from its own part of their inputs, and the dimension that
+# counts the experts. Where few experts are used the loop makes those alone.
+MADE = {"std.quant::dequantize_mxfp4": "Experts"}
 
 
 def accepts(w: Body, call: Call) -> bool:
@@ -30,6 +33,29 @@ def accepts(w: Body, call: Call) -> bool:
         return False
     (_, each), (count, _, _) = w.shape_of(call.inputs[2]), w.shape_of(call.inputs[1])
     return isinstance(each, int) and isinstance(count, int) and 2 * each <= count
+
+
+FEW = 4  # matrices that are made at once for one that is made alone, in the same time
+
+
+def made_by(w: Body, call: Call) -> Call | None:
+    """The call that makes the matrices, if they are made one by one."""
+    count, *_ = w.shape_of(call.inputs[1])
+    rows, each = w.shape_of(call.inputs[2])
+    assert isinstance(count, int) and isinstance(rows, int) and isinstance(each, int)
+    match call.inputs[1]:
+        case Result(Call() as made) if str(made.function.op) in MADE and rows * each * FEW <= count:
+            return made
+        case _:
+            return None
+
+
+def reads(w: Body, call: Call) -> tuple[Node, ...]:
+    """The inputs, but what the matrices are made from in place of them."""
+    made = made_by(w, call)
+    if made is None:
+        return call.inputs
+    return (call.inputs[0], *made.inputs, *call.inputs[2:])
 
 
 def products(w: Body, call: Call) -> str:
@@ -42,7 +68,7 @@ def combined(w: Body, call: Call) -> str:
     """`combine_experts`."""
     text = _Text(w)
     own = _products(text, call)
-    weights = text.cast(text.of(call, 3), F32)
+    weights = text.cast(text.of(call.inputs[3]), F32)
     scaled = text.binary("multiply", text.spread(weights, own.shape, (0, 1)), own)
     return text.cast(text.total(scaled, 1), dtype_of(call.inputs[0])).name
 
@@ -66,9 +92,8 @@ class _Text:
     def __init__(self, w: Body) -> None:
         self.w = w
 
-    def of(self, call: Call, index: int) -> Tensor:
-        """An input of the call."""
-        x = call.inputs[index]
+    def of(self, x: Node) -> Tensor:
+        """The value of a node."""
         shape = [size for size in self.w.shape_of(x) if isinstance(size, int)]
         return Tensor(self.w.name(x), tuple(shape), dtype_of(x))
 
@@ -142,11 +167,11 @@ class _Blocks:
 
 def _products(text: _Text, call: Call) -> Tensor:
     """Every row times the matrices of its experts, `[R, K, Out]` in f32."""
-    x, weight, chosen = (text.of(call, i) for i in range(3))
+    x, chosen, weight = text.of(call.inputs[0]), text.of(call.inputs[2]), _matrices(text, call)
     rows, each = chosen.shape
     count, out, width = weight.shape
     if not holds_all(F32, x.dtype):
-        x, weight = text.cast(x, F32), text.cast(weight, F32)
+        x = text.cast(x, F32)
     flat = rows * each
     if len(x.shape) == 2:
         x = text.spread(x, (rows, each, width), (0, 2))
@@ -193,15 +218,58 @@ def _grouped(text: _Text, x: Tensor, expert: Tensor, count: int, size: int) -> _
     return _Blocks(rows, of_block, text.reshape(end), place)
 
 
-def _multiplied(text: _Text, blocks: _Blocks, weight: Tensor, size: int) -> Tensor:
+@dataclass(frozen=True, slots=True)
+class _Matrices:
+    """A matrix for each expert: what has a part for each, and what makes one of its parts."""
+
+    shape: tuple[int, ...]
+    parts: tuple[Tensor, ...]
+    make: Callable[[Sequence[Tensor]], Tensor]
+
+
+def _matrices(text: _Text, call: Call) -> _Matrices:
+    w, made = text.w, made_by(text.w, call)
+    count, out, width = (size for size in w.shape_of(call.inputs[1]) if isinstance(size, int))
+    dtype = dtype_of(call.inputs[1])
+
+    def fitted(own: Tensor) -> Tensor:
+        return own if holds_all(F32, dtype) else text.cast(own, F32)
+
+    if made is not None:
+        parts = tuple(text.of(x) for x in made.inputs)
+        function, counted = made.function, MADE[str(made.function.op)]
+        one = [
+            1 if name == counted else w.sizes.extent(dim)
+            for name, dim in zip(function.dims, made.dims, strict=True)
+        ]
+
+        def call_of(taken: Sequence[Tensor]) -> Tensor:
+            names, types = [x.name for x in taken], [x.type for x in taken]
+            (name,), _ = w.called(function, one, names, types)
+            return fitted(text.reshape(Tensor(name, (1, out, width), dtype), out, width))
+
+        return _Matrices((count, out, width), parts, call_of)
+
+    weight = text.of(call.inputs[1])
+    # As bits: processors that do not know the dtype would convert every matrix beforehand.
+    hidden = dtype.bits == 16
+    if hidden:
+        weight = text.op(f"bitcast_convert {weight.name}", [weight], weight.shape, U16)
+
+    def part_of(taken: Sequence[Tensor]) -> Tensor:
+        own = text.reshape(taken[0], out, width)
+        if hidden:
+            own = text.op(f"bitcast_convert {own.name}", [own], own.shape, dtype)
+        return fitted(own)
+
+    return _Matrices((count, out, width), (weight,), part_of)
+
+
+def _multiplied(text: _Text, blocks: _Blocks, weight: _Matrices, size: int) -> Tensor:
     """The products of each block with the matrix of its expert, in f32."""
     w = text.w
     _, out, width = weight.shape
     begun = text.number(0, (blocks.rows.shape[0], out), F32)
-    dtype, lies = weight.dtype, weight
-    if dtype.bits == 16:
-        # As bits: processors that do not know the dtype would convert every matrix beforehand.
-        lies = text.op(f"bitcast_convert {weight.name}", [weight], weight.shape, U16)
 
     def test(names: Sequence[str]) -> list[str]:
         return [text.compare("lt", Tensor(names[0], (), I32), blocks.count).name]
@@ -212,9 +280,12 @@ def _multiplied(text: _Text, blocks: _Blocks, weight: Tensor, size: int) -> Tens
         at = text.binary("multiply", turn, text.number(size))
         rows = text.part(blocks.rows, [at, zero], (size, width))
         expert = text.reshape(text.part(blocks.expert, [turn], (1,)))
-        own = text.reshape(text.part(lies, [expert, zero, zero], (1, out, width)), out, width)
-        if lies is not weight:
-            own = text.op(f"bitcast_convert {own.name}", [own], own.shape, dtype)
+        own = weight.make(
+            [
+                text.part(x, [expert, *[zero] * (len(x.shape) - 1)], (1, *x.shape[1:]))
+                for x in weight.parts
+            ]
+        )
         precision = listed([w.precision] * 2)
         product = text.op(
             f"dot_general {rows.name}, {own.name}, contracting_dims = [1] x [1], "

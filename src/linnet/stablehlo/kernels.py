@@ -22,16 +22,22 @@ def _always(w: Body, call: Call) -> bool:
     return True
 
 
+def _inputs(w: Body, call: Call) -> tuple[Node, ...]:
+    return call.inputs
+
+
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """How a call of an op is written: the strictest policy that allows it, and what writes it.
 
-    A call that it does not accept is written as the body says.
+    A call that it does not accept is written as the body says. `reads` are the nodes that it asks
+    for, and which are written before it.
     """
 
     policy: Policy
     write: Callable[[Body, Call], str]
     accepts: Callable[[Body, Call], bool] = _always
+    reads: Callable[[Body, Call], tuple[Node, ...]] = _inputs
 
 
 def _scattered(
@@ -172,6 +178,10 @@ def _convolved(w: Body, call: Call, axes: Sequence[tuple[Extent, Extent]]) -> st
     return made
 
 
+def _mixture(write: Callable[[Body, Call], str]) -> Kernel:
+    return Kernel("equivalent", write, experts.accepts, experts.reads)
+
+
 KERNELS: Mapping[str, Kernel] = {
     "std.nn.cache::write_at": Kernel("exact", _write_span),
     "std.nn.cache::write_span": Kernel("exact", _write_span),
@@ -181,7 +191,7 @@ KERNELS: Mapping[str, Kernel] = {
     "std.nn.conv::conv1d": _convolution(("Stride", "Pad")),
     "std.nn.conv::conv2d": _convolution(("Stride", "Pad"), ("Stride", "Pad")),
     "std.nn.conv::conv2d_rect": _convolution(("StrideH", "PadH"), ("StrideW", "PadW")),
-    "std.nn.moe::linear_experts": Kernel("equivalent", experts.products, experts.accepts),
-    "std.nn.moe::linear_experts_shared": Kernel("equivalent", experts.products, experts.accepts),
-    "std.nn.moe::combine_experts": Kernel("equivalent", experts.combined, experts.accepts),
+    "std.nn.moe::linear_experts": _mixture(experts.products),
+    "std.nn.moe::linear_experts_shared": _mixture(experts.products),
+    "std.nn.moe::combine_experts": _mixture(experts.combined),
 }

@@ -33,7 +33,7 @@ class Sizes:
 
     def extent(self, dim: Dim) -> Extent:
         """The number, where no dynamic dimension is in it."""
-        if self.dynamic.keys().isdisjoint(dim.names()):
+        if not self.dynamic or self.dynamic.keys().isdisjoint(dim.names()):
             return dim.evaluate(self.static)
         left = dim.substitute(self.static)
         return left if left.constant is None else left.constant
