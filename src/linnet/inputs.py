@@ -6,7 +6,7 @@ Framework-neutral: an input is its shape and the name of its dtype.
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
@@ -83,15 +83,19 @@ def bind_entry(
 
 
 def bind_sizes(
-    function: Function, generics: Mapping[str, int], name: str | None = None
+    function: Function,
+    generics: Mapping[str, int],
+    name: str | None = None,
+    dynamic: Collection[str] = (),
 ) -> dict[str, int]:
     """The size of every dimension of the entry, given by name, all facts checked.
 
+    Those in `dynamic` have none, and facts that name them are left to whoever finds their sizes.
     Raises PlanError that names the entry and the dimension.
     """
     call = _Binding(function, name or function.name.rpartition(".")[2])
     call.take_generics(generics)
-    missing = [dim for dim in function.dims if dim not in call.sizes]
+    missing = [dim for dim in function.dims if dim not in call.sizes and dim not in dynamic]
     if missing:
         many = "have no values" if len(missing) > 1 else "has no value"
         raise PlanError(f"{call.name}: {', '.join(missing)} {many}; every dimension needs one here")
@@ -204,7 +208,7 @@ class _Binding:
 
     def check_facts(self) -> None:
         for fact in self.function.facts:
-            if not fact.holds(self.sizes):
+            if fact.names() <= self.sizes.keys() and not fact.holds(self.sizes):
                 known = self._known(fact.names(), origin=True)
                 how = f"does not hold with {known}" if known else "never holds"
                 raise PlanError(f"{self.name} requires {fact}, which {how}")
@@ -212,10 +216,10 @@ class _Binding:
     def check_demands(self) -> None:
         """What sizes can still break: dimensions below zero, indices into empty axes."""
         for demand in demands(self.function):
-            if demand.goal.holds(self.sizes):
+            if not demand.goal.names() <= self.sizes.keys() or demand.goal.holds(self.sizes):
                 continue
             known = self._known(demand.goal.names(), origin=True)
-            at = f" at {_place(demand.span)}" if demand.span is not None else ""
+            at = f" at {place_of(demand.span)}" if demand.span is not None else ""
             if demand.access:
                 text = f" `{demand.span.text}`" if demand.span is not None else ""
                 raise PlanError(
@@ -264,7 +268,8 @@ def _name_of(axis: Dim) -> str | None:
     return name if name is not None and axis == Dim.of(name) else None
 
 
-def _place(span: Span) -> str:
+def place_of(span: Span) -> str:
+    """Where it stands, for messages: `file:line:column`."""
     position = span.source.position(span.start)
     return f"{span.source.name}:{position.line}:{position.column}"
 
@@ -300,7 +305,7 @@ def demands(function: Function) -> tuple[Demand, ...]:
     def inside(body: Function) -> None:
         for node in nodes_of(body):
             for dim in _dims_of(node):
-                if not _natural(dim):
+                if not natural(dim):
                     add(Demand(Relation(">=", dim, Dim.of(0)), dim, False, node.span))
             if isinstance(node, Gather):
                 for extent in _clamped(node):
@@ -316,7 +321,7 @@ def demands(function: Function) -> tuple[Demand, ...]:
 
     for param in function.params:
         for dim in _dims_of(param):
-            if not _natural(dim):
+            if not natural(dim):
                 add(Demand(Relation(">=", dim, Dim.of(0)), dim, False, param.span))
     inside(function)
     return tuple(found.values())
@@ -340,7 +345,7 @@ def _clamped(node: Gather) -> list[Dim]:
     ]
 
 
-def _natural(dim: Dim) -> bool:
+def natural(dim: Dim) -> bool:
     """Whether the form alone shows that the dimension is not negative."""
     return all(
         coefficient >= 0 and all(map(_natural_atom, product)) for product, coefficient in dim.terms
@@ -349,8 +354,8 @@ def _natural(dim: Dim) -> bool:
 
 def _natural_atom(atom: Atom) -> bool:
     if atom.op == "max":
-        return any(map(_natural, atom.args))
-    return atom.op == "name" or all(map(_natural, atom.args))
+        return any(map(natural, atom.args))
+    return atom.op == "name" or all(map(natural, atom.args))
 
 
 # ---------------------------------------------------------------- structure

@@ -61,9 +61,14 @@ def test_numbers_are_read_back_exactly() -> None:
 
 
 def run(
-    program: Program, name: str, sizes: dict[str, int], policy: Policy, given: Sequence[Any]
+    program: Program,
+    name: str,
+    sizes: dict[str, int],
+    policy: Policy,
+    given: Sequence[Any],
+    text: str = "",
 ) -> list[Any]:
-    """What XLA makes of the module."""
+    """What XLA makes of the module, which is `text` where that is given, at these sizes."""
     import jax
 
     from linnet.jax.exported import aval, callable_of
@@ -75,7 +80,8 @@ def run(
             [aval([axis.evaluate(sizes) for axis in t.shape], str(t.dtype)) for t in each]  # type: ignore[union-attr]
             for each in types
         )
-        call = callable_of(name, emit(program, name, sizes, policy), taken, made)
+        text = text or emit(program, name, sizes, policy)
+        call = callable_of(name, text, taken, made)
         return [np.asarray(x) for x in jax.jit(call)(*given)]
 
 
@@ -115,9 +121,15 @@ def given_for(program: Program, name: str, sizes: dict[str, int], seed: int) -> 
 
 
 def compare(
-    program: Program, name: str, policy: Policy, near: float, run: Callable[..., Any] = run
+    program: Program,
+    name: str,
+    policy: Policy,
+    near: float,
+    run: Callable[..., Any] = run,
+    sizes: dict[str, int] | None = None,
 ) -> None:
-    sizes = sizes_of(program, name)
+    """What runs computes what the reference does."""
+    sizes = sizes_of(program, name) if sizes is None else sizes
     arrays = given_for(program, name, sizes, 1)
     kinds = paths_of(program.entries[name])
     own = [x for (kind, _, _), x in zip(kinds, arrays, strict=True) if kind == "value"]
@@ -129,7 +141,7 @@ def compare(
     found = run(program, name, sizes, policy, arrays)
     written = [state[path] for path in written_by(program.entries[name])]
     for a, b in zip([*wanted, *written], found, strict=True):
-        assert_close(np.asarray(a), b, near, f"{name} {policy}")
+        assert_close(np.asarray(a), b, near, f"{name} {policy} {sizes}")
 
 
 @pytest.mark.slow

@@ -8,12 +8,19 @@ from linnet.cli import OK
 from linnet.cli.source import add_numerics, add_optionals, add_source_arguments, opened
 from linnet.diagnostics import PlanError
 from linnet.inputs import bind_sizes, find_entry
-from linnet.stablehlo import emit
+from linnet.stablehlo import check_dynamic, emit
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_numerics(parser, "equivalent", "exact, equivalent (default) or fast")
     add_optionals(parser)
+    parser.add_argument(
+        "--dynamic",
+        metavar="NAME,...",
+        action="append",
+        default=[],
+        help="dimensions of the entry that the module reads from its arguments, such as B,S",
+    )
     add_source_arguments(parser)
 
 
@@ -34,6 +41,8 @@ def run(args: argparse.Namespace) -> int:
     )
     name = args.entry[0] if args.entry else None
     entry = find_entry(program, name)
-    sizes = bind_sizes(entry, own, name or program.main)  # type: ignore[arg-type]
-    print(emit(program, name, sizes, args.numerics), end="")
+    dynamic = [dim for words in args.dynamic for dim in words.replace(",", " ").split()]
+    check_dynamic(program, entry, name or program.main, own, dynamic)
+    sizes = bind_sizes(entry, own, name or program.main, dynamic)  # type: ignore[arg-type]
+    print(emit(program, name, sizes, args.numerics, dynamic), end="")
     return OK

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from linnet.stablehlo.arguments import check_dynamic
 from linnet.stablehlo.emit import emit
 
-__all__ = ["emit"]
+__all__ = ["check_dynamic", "emit"]

@@ -1,10 +1,11 @@
 """An entry as a StableHLO module (openxla.org/stablehlo/spec): a function for each that is called.
 
-Sizes are numbers here, so a function that is called with different ones is written once for each.
-The public function takes the entry's values, then every parameter and buffer, then the state, all
-of them named by `linnet.path`; it returns the entry's results, then the new state. Members of an
-array are arguments of their own, and turns of a loop over them are written after each other: layers
-are calls of one private function.
+Sizes are numbers, but for the entry's dimensions that stay dynamic: a function that is called with
+different numbers is written once for each, and takes the others as scalars before its own
+arguments. The public function takes the entry's values, then every parameter and buffer, then the
+state, all of them named by `linnet.path`; it returns the entry's results, then the new state.
+Members of an array are arguments of their own, and turns of a loop over them are written after each
+other: layers are calls of one private function.
 """
 
 from __future__ import annotations
@@ -45,20 +46,24 @@ from linnet.core.ir import (
     Update,
     ValueType,
     While,
+    operands,
 )
 from linnet.core.scalars import holds_all, integer_range, wrap
 from linnet.diagnostics import InternalError
-from linnet.dims import Dim
+from linnet.dims import dim_max, dim_min
 from linnet.emit import Names, ordered, snake_case
 from linnet.inputs import find_entry, leaf_paths
 from linnet.policy import Policy, allows
-from linnet.stablehlo.kernels import KERNELS
-from linnet.stablehlo.text import Ids, Lines, dense, element_type, tensor_type
+from linnet.stablehlo.arguments import check_dynamic, read_sizes
+from linnet.stablehlo.kernels import KERNELS, Kernel
+from linnet.stablehlo.shaped import Shaped
+from linnet.stablehlo.sizes import SCALAR, Sizes
+from linnet.stablehlo.text import Extent, Ids, Lines, listed, tensor_type
 from linnet.types import BOOL, I64, DType, TensorType
 
+_COUNTER = TensorType((), I64)
 # A value's name, or one for each element of an array of members or of several results.
 Value = str | tuple["Value", ...]
-Sizes = Mapping[str, int]
 # The names that a region gives for the names of what it carries.
 Region = Callable[[Sequence[str]], list[str]]
 
@@ -100,16 +105,22 @@ _REDUCE = {
 def emit(
     program: Program,
     entry: str | None = None,
-    sizes: Sizes | None = None,
+    sizes: Mapping[str, int] | None = None,
     policy: Policy = "equivalent",
+    dynamic: Sequence[str] = (),
 ) -> str:
     """The module of one entry, its own dimensions bound by `sizes`, ended by a line end.
 
-    PlanError where there is no such entry.
+    Those named in `dynamic` are read from the arguments when the module is run: their axes are `?`,
+    and what sizes must satisfy is asserted, in words. PlanError where there is no such entry, where
+    one of the names is no dimension of it or has a size, and where no argument says what it is.
     """
     function = find_entry(program, entry)
+    bound = dict(sizes or {})
+    name = entry or program.main
+    check_dynamic(program, function, name, bound, dynamic)
     module = _Module(policy)
-    main = module.main(function, dict(sizes or {}))
+    main = module.main(function, name, bound, dynamic)
     lines = Lines()
     lines.add(f"module @{snake_case(program.name.replace('.', '_'))} {{")
     for text in (main, *module.texts):
@@ -118,29 +129,46 @@ def emit(
     return str(lines)
 
 
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A private function: the dimensions that it takes as scalars, and its types."""
+
+    name: str
+    dims: tuple[str, ...]
+    taken: tuple[str, ...]
+    made: tuple[str, ...]
+
+
 @dataclass(slots=True)
 class _Module:
     """The functions that were asked for, each for its sizes."""
 
     policy: Policy
     names: Names = field(default_factory=lambda: Names({"main"}))
-    known: dict[tuple[Function, tuple[int, ...]], str] = field(default_factory=dict)
+    known: dict[tuple[Function, tuple[int | None, ...]], _Written] = field(default_factory=dict)
     texts: list[Lines] = field(default_factory=list)
 
-    def called(self, function: Function, dims: Sequence[int]) -> str:
-        """The name of the private function for these sizes, written now if it was not yet."""
-        key = function, tuple(dims)
+    def called(self, function: Function, extents: Sequence[Extent]) -> _Written:
+        """The private function for the sizes that are numbers, written now if it was not yet."""
+        key = function, tuple(size if isinstance(size, int) else None for size in extents)
         if key not in self.known:
-            self.known[key] = self.names.fresh(_plain(function.name))
+            name = self.names.fresh(_plain(function.name))
             at = len(self.texts)
-            sizes = dict(zip(function.dims, dims, strict=True))
-            body = _Body(self, sizes, Ids(), Lines())
-            self.texts.insert(at, body.function(self.known[key], function))
+            sizes = zip(function.dims, key[1], strict=True)
+            static = {dim: size for dim, size in sizes if size is not None}
+            names = Ids()
+            scalars = {dim: names.fresh(dim) for dim in function.dims if dim not in static}
+            body = Body(self, Sizes(names, static, scalars), names, Lines())
+            self.known[key], text = body.private(name, function)
+            self.texts.insert(at, text)
         return self.known[key]
 
-    def main(self, function: Function, sizes: Sizes) -> Lines:
-        body = _Body(self, sizes, Ids(), Lines())
-        return body.function("main", function, public=True)
+    def main(
+        self, function: Function, name: str, static: Mapping[str, int], dynamic: Sequence[str]
+    ) -> Lines:
+        names = Ids()
+        body = Body(self, Sizes(names, static, {}), names, Lines())
+        return body.public(name, function, dynamic)
 
 
 def _plain(name: str) -> str:
@@ -167,7 +195,7 @@ def members(path: str, of: ValueType) -> Iterator[tuple[str, TensorType]]:
 
 def results_of(function: Function) -> list[TensorType]:
     """The type of each result of the public function: values, then what is written."""
-    return [type for node in function.results for _, type in members("", _value_type(node))]
+    return [type for node in function.results for _, type in members("", value_type(node))]
 
 
 def written_by(function: Function) -> list[str]:
@@ -176,7 +204,7 @@ def written_by(function: Function) -> list[str]:
     return [
         path
         for name, node in zip(function.writes, new, strict=True)
-        for path, _ in members(name, _value_type(node))
+        for path, _ in members(name, value_type(node))
     ]
 
 
@@ -191,69 +219,85 @@ def flat(value: Value) -> list[str]:
     return [value] if isinstance(value, str) else [name for part in value for name in flat(part)]
 
 
-class _Body:
+class Body(Shaped):
     """The operations of one function, or of a region in it."""
 
     def __init__(self, module: _Module, sizes: Sizes, names: Ids, lines: Lines) -> None:
+        super().__init__(sizes, names, lines)
         self.module = module
-        self.sizes = sizes
-        self.names = names
-        self.lines = lines
         self.env: dict[Node, Value] = {}
 
     # ------------------------------------------------ functions and regions
 
-    def function(self, name: str, function: Function, *, public: bool = False) -> Lines:
-        """The whole function."""
-        told = [self.names.fresh(_wish(p)) for p in _leaves(function)]
-        rest, types = iter(told), [self.type(of) for _, of in self._typed(function)]
+    def private(self, name: str, function: Function) -> tuple[_Written, Lines]:
+        """The whole function, which takes what it uses of its dynamic dimensions first."""
+        told, (taken, made) = self.arguments(function), self.signature(function)
+        body = self.body(function, made)
+        dims = [dim for dim in self.sizes.dynamic if dim in self.sizes.used]
+        arguments = [f"{self.sizes.dynamic[dim]}: {SCALAR}" for dim in dims]
+        arguments += [f"{name}: {type}" for name, type in zip(told, taken, strict=True)]
+        head = f"func.func private @{name}({', '.join(arguments)}) -> {_outcome(made)} {{"
+        return _Written(name, tuple(dims), tuple(taken), tuple(made)), _enclosed([head], body)
+
+    def public(self, name: str, function: Function, dynamic: Sequence[str]) -> Lines:
+        """The whole function, with what is said of each argument and of each result."""
+        told = self.arguments(function)
+        if dynamic:
+            own = zip(function.values, told, strict=False)
+            read_sizes(function, name, self.sizes, dynamic, dict(own))
+        taken, made = self.signature(function)
+        body = self.body(function, made)
+        paths, written = paths_of(function), written_by(function)
+        rows = [
+            f'    {name}: {type} {{linnet.kind = "{kind}", linnet.path = "{path}"}},'
+            for name, type, (kind, path, _) in zip(told, taken, paths, strict=True)
+        ]
+        if rows:
+            rows[-1] = rows[-1].removesuffix(",")
+        first = len(made) - len(written)
+        marked = [
+            f'{type} {{linnet.path = "{path}"}}'
+            for type, path in zip(made[first:], written, strict=True)
+        ]
+        outcome = f"({', '.join(made[:first] + marked)})" if marked else _outcome(made)
+        return _enclosed(["func.func public @main(", *rows, f") -> {outcome} {{"], body)
+
+    def arguments(self, function: Function) -> list[str]:
+        """A name for each tensor that the function takes."""
+        told = [self.names.fresh(_wish(path)) for path in _leaves(function)]
+        rest = iter(told)
         for param in function.params:
             self.env[param] = _shaped(param.of, rest)
-        results = [self.type(type) for type in results_of(function)]
-        marks = self.marks(function, public)
-        arguments = [
-            f"{name}: {type}{mark}" for name, type, mark in zip(told, types, marks[0], strict=True)
-        ]
-        outcome = ", ".join(t + m for t, m in zip(results, marks[1], strict=True))
-        if len(results) != 1 or marks[1][0]:
-            outcome = f"({outcome})"
-        if public:  # an argument on each line
-            self.lines.add(f"func.func public @{name}(")
-            rows = [f"    {argument}," for argument in arguments[:-1]]
-            rows += [f"    {argument}" for argument in arguments[-1:]]
-            for row in rows:
-                self.lines.add(row)
-            self.lines.add(f") -> {outcome} {{")
-        else:
-            self.lines.add(f"func.func private @{name}({', '.join(arguments)}) -> {outcome} {{")
+        return told
+
+    def signature(self, function: Function) -> tuple[list[str], list[str]]:
+        """The types that the function takes and gives."""
+        taken = [type for param in function.params for type in self.types_of(param.of)]
+        return taken, [self.type(type) for type in results_of(function)]
+
+    def body(self, function: Function, made: Sequence[str]) -> Lines:
+        """What stands between the braces of the function, which gives these types."""
         self.lines.depth += 1
         returned = ", ".join(self.run(function))
-        self.lines.add(f"return {returned} : {', '.join(results)}" if results else "return")
-        self.lines.depth -= 1
-        self.lines.add("}")
-        return self.lines
-
-    def marks(self, function: Function, public: bool) -> tuple[list[str], list[str]]:
-        """What is said of each argument and of each result."""
-        if not public:
-            return [""] * len(_leaves(function)), [""] * len(results_of(function))
-        told = [
-            f' {{linnet.kind = "{kind}", linnet.path = "{path}"}}'
-            for kind, path, _ in paths_of(function)
-        ]
-        written = [f' {{linnet.path = "{path}"}}' for path in written_by(function)]
-        return told, [""] * (len(results_of(function)) - len(written)) + written
-
-    def _typed(self, function: Function) -> Iterator[tuple[str, TensorType]]:
-        for param in function.params:
-            yield from members(param.name, param.of)
+        self.lines.add(f"return {returned} : {', '.join(made)}" if made else "return")
+        return Lines([*self.sizes.top.lines.items, *self.lines.items])
 
     def run(self, function: Function) -> list[str]:
         """Every operation of the function, whose params are known; the names of its results."""
-        for node in ordered(function.results):
-            if node not in self.env and not isinstance(node, (Literal, Size)):
+        nodes, needed = ordered(function.results), set(function.results)
+        for node in reversed(nodes):
+            if node in needed:
+                needed.update(self.read_by(node))
+        for node in nodes:
+            known = node in self.env or isinstance(node, (Literal, Size))
+            if node in needed and not known:
                 self.env[node] = self.value(node)
         return [name for node in function.results for name in flat(self.at(node))]
+
+    def read_by(self, node: Node) -> tuple[Node, ...]:
+        """What is there before the node is written."""
+        kernel = self.kernel(node) if isinstance(node, Call) else None
+        return operands(node) if kernel is None else kernel.reads(self, node)  # type: ignore[arg-type]
 
     def at(self, node: Node) -> Value:
         """The node's value; a number is written where it is first used as a tensor."""
@@ -261,61 +305,67 @@ class _Body:
             self.env[node] = self.value(node)
         return self.env[node]
 
-    def inlined(self, function: Function, given: Iterable[Value]) -> list[Value]:
-        """The results of a body on these values, written here."""
-        inner = _Body(self.module, self.sizes, self.names, self.lines)
-        inner.env.update(zip(function.params, given, strict=True))
+    def inlined(
+        self,
+        function: Function,
+        given: Iterable[Value],
+        of: Iterable[ValueType],
+        to: Sequence[ValueType],
+    ) -> list[Value]:
+        """The results, of types `to`, of a body on values of types `of`, written here."""
+        inner = Body(self.module, self.sizes, self.names, self.lines)
+        for param, value, own in zip(function.params, given, of, strict=True):
+            inner.env[param] = self.fitted(value, own, param.of)
         inner.run(function)
-        return [inner.at(node) for node in function.results]
+        return [
+            self.fitted(inner.at(node), value_type(node), wanted)
+            for node, wanted in zip(function.results, to, strict=True)
+        ]
 
-    def region(self, function: Function, given: Iterable[Value]) -> None:
+    def region(
+        self,
+        function: Function,
+        given: Iterable[Value],
+        of: Iterable[ValueType],
+        to: Sequence[ValueType],
+    ) -> None:
         """The operations of a body one step further in, and its return."""
         self.lines.depth += 1
-        results = [name for value in self.inlined(function, given) for name in flat(value)]
-        types = [t for node in function.results for t in self.types(node)]
+        results = [name for value in self.inlined(function, given, of, to) for name in flat(value)]
+        types = [type for each in to for type in self.types_of(each)]
         self.lines.add(f"stablehlo.return {', '.join(results)} : {', '.join(types)}")
         self.lines.depth -= 1
+
+    def fitted(self, value: Value, of: ValueType, to: ValueType) -> Value:
+        """The value where a type of the same sizes is wanted.
+
+        Sizes that are proved equal may be a number in one and dynamic in the other.
+        """
+        if of is to or not self.sizes.dynamic:
+            return value
+        pairs = zip(flat(value), self.types_of(of), self.types_of(to), strict=True)
+        return _shaped(to, iter([self.convert(*pair) for pair in pairs]))
+
+    def given(self, node: Node, type: str) -> str:
+        """The tensor, where this type is wanted."""
+        return self.convert(self.name(node), self.types(node)[0], type)
 
     # ------------------------------------------------ text
 
     def type(self, of: TensorType) -> str:
-        return tensor_type(self.shape(of.shape), of.dtype)  # type: ignore[arg-type]
+        return tensor_type(self.sizes.extents(of.shape), of.dtype)  # type: ignore[arg-type]
 
     def types(self, node: Node) -> list[str]:
         """The types of all that a node's value is made of."""
         if isinstance(node.type, ResultsType):
-            return [t for item in node.type.items for t in self._types(item)]
-        return self._types(node.type)
+            return [t for item in node.type.items for t in self.types_of(item)]
+        return self.types_of(node.type)
 
-    def _types(self, of: ValueType) -> list[str]:
+    def types_of(self, of: ValueType) -> list[str]:
         return [self.type(each) for _, each in members("", of)]
 
-    def shape(self, shape: Sequence[object]) -> list[int]:
-        return [axis.evaluate(self.sizes) for axis in shape if isinstance(axis, Dim)]
-
-    def shape_of(self, node: Node) -> list[int]:
-        return self.shape(shape_of(node))
-
-    def op(self, text: str, type: str, wish: str = "") -> str:
-        """The operation's one result, by a name of its own."""
-        name = self.names.fresh(wish)
-        self.lines.add(f"{name} = {text} : {type}")
-        return name
-
-    def raw(self, head: str, lines: Sequence[str], tail: str, wish: str = "") -> str:
-        """An operation with a region of its own."""
-        name = self.names.fresh(wish)
-        self.lines.add(f"{name} = {head}")
-        for line in lines:
-            self.lines.add(f"  {line}")
-        self.lines.add(tail)
-        return name
-
-    def constant(self, value: bool | int | float, shape: Sequence[int], dtype: DType) -> str:
-        """A tensor of one value everywhere."""
-        return self.op(
-            f"stablehlo.constant dense<{dense(value, dtype)}>", tensor_type(shape, dtype), "c"
-        )
+    def shape_of(self, node: Node) -> list[Extent]:
+        return self.sizes.extents(shape_of(node))
 
     def moved(self, what: str, x: Node, to: Node) -> str:
         """An operation that gives what the node is from x: `(type) -> type` at its end."""
@@ -335,9 +385,12 @@ class _Body:
             case Param():
                 raise InternalError("stablehlo", f"{node.name} is nobody's")
             case Literal(value, dtype):
-                return self.constant(value, (), dtype)
+                return self.number(value, dtype)
             case Size(dim, dtype):
-                return self.constant(_size(dim.evaluate(self.sizes), dtype), (), dtype)
+                size = self.sizes.extent(dim)
+                if isinstance(size, int):
+                    return self.number(_size(size, dtype), dtype)
+                return self.convert(self.sizes.scalar(size), SCALAR, tensor_type((), dtype))
             case Iota(_, dtype):
                 return self._iota(node, dtype)
             case Unary(op, x):
@@ -349,33 +402,31 @@ class _Body:
             case Binary():
                 return self._binary(node)
             case Compare(op, a, b):
-                return self.compare(
-                    op, self.name(a), self.name(b), self.types(a)[0], dtype_of(a), node.hint
-                )
+                of = self.types(a)[0]
+                right = self.given(b, of)
+                return self.compare(op, self.name(a), right, of, dtype_of(a), node.hint)
             case Select(c, a, b):
-                names = f"{self.name(c)}, {self.name(a)}, {self.name(b)}"
-                types = f"{self.types(c)[0]}, {self.types(a)[0]}"
-                return self.op(f"stablehlo.select {names}", types, node.hint)
+                of, test = self.types(a)[0], tensor_type(self.shape_of(a), BOOL)
+                names = f"{self.given(c, test)}, {self.name(a)}, {self.given(b, of)}"
+                return self.op(f"stablehlo.select {names}", f"{test}, {of}", node.hint)
             case Cast(x, dtype):
                 return self._cast(node, x, dtype)
             case Reshape(x):
-                return self.moved(f"stablehlo.reshape {self.name(x)}", x, node)
+                of, shape = self.types(x)[0], self.shape_of(node)
+                return self.reshape(self.name(x), of, shape, dtype_of(x), node.hint)
             case Permute(x, order):
-                text = f"stablehlo.transpose {self.name(x)}, dims = {_listed(order)}"
+                text = f"stablehlo.transpose {self.name(x)}, dims = {listed(order)}"
                 return self.moved(text, x, node)
             case Expand(x, _, axes):
-                number = self.number(x)
+                number, shape = self.known(x), self.shape_of(node)
                 if number is not None:
-                    return self.constant(number, self.shape_of(node), dtype_of(x))
-                text = f"stablehlo.broadcast_in_dim {self.name(x)}, dims = {_listed(axes)}"
-                return self.moved(text, x, node)
+                    return self.constant(number, shape, dtype_of(x))
+                of = self.types(x)[0]
+                return self.broadcast(self.name(x), of, shape, dtype_of(x), axes, node.hint)
             case Slice(x, ranges):
-                parts = [
-                    f"{a.evaluate(self.sizes)}:{b.evaluate(self.sizes)}"
-                    + (f":{s}" if s > 1 else "")
-                    for a, b, s in ranges
-                ]
-                return self.moved(f"stablehlo.slice {self.name(x)} {_listed(parts)}", x, node)
+                bounds = [(self.sizes.extent(a), self.sizes.extent(b), s) for a, b, s in ranges]
+                of, shape = self.types(x)[0], self.shape_of(node)
+                return self.slice(self.name(x), of, bounds, shape, dtype_of(x), node.hint)
             case Concat(parts, axis):
                 names = ", ".join(self.name(x) for x in parts)
                 types = ", ".join(self.types(x)[0] for x in parts)
@@ -390,36 +441,38 @@ class _Body:
             case Call():
                 return self._call(node)
             case If(c, then, other, inputs):
-                return self._if(node, c, then, other, [self.at(x) for x in inputs])
+                return self._if(node, c, then, other, inputs)
             case While(test, body, inputs, count):
-                return self._while(test, body, [self.at(x) for x in inputs], count)
+                return self._while(node, test, body, inputs, count)
             case For():
                 return self._for(node)
-            case Result(of, index) | Element(of, index):
-                return self.at(of)[index]
+            case Result(many, index) | Element(many, index):
+                return self.at(many)[index]
             case Update(x, index, value):
+                assert isinstance(x.type, ArrayType)
                 old = self.at(x)
-                return (*old[:index], self.at(value), *old[index + 1 :])
+                new = self.fitted(self.at(value), value_type(value), x.type.element)
+                return (*old[:index], new, *old[index + 1 :])
             case _:
                 raise InternalError("stablehlo", f"unknown node {type(node).__name__}")
 
     def _iota(self, node: Iota, dtype: DType) -> str:
         shape = self.shape_of(node)
         if dtype.is_float and dtype.bits < 64:  # counted exactly, rounded once
-            counted = self.op("stablehlo.iota dim = 0", tensor_type(shape, I64))
+            counted = self.iota(shape, I64)
             return self.convert(
                 counted, tensor_type(shape, I64), tensor_type(shape, dtype), node.hint
             )
-        return self.op("stablehlo.iota dim = 0", tensor_type(shape, dtype), node.hint)
+        return self.iota(shape, dtype, node.hint)
 
     def _binary(self, node: Binary) -> str:
-        a, b = self.name(node.a), self.name(node.b)
         dtype, shape, type = dtype_of(node), self.shape_of(node), self.types(node)[0]
+        a, b = self.name(node.a), self.given(node.b, type)
         op = node.op
         if op == "shr":
             op_name = "shift_right_arithmetic" if dtype.kind == "int" else "shift_right_logical"
             return self.op(f"stablehlo.{op_name} {a}, {b}", type, node.hint)
-        if op in ("div", "rem") and dtype.is_integer and not self.number(node.b):
+        if op in ("div", "rem") and dtype.is_integer and not self.known(node.b):
             zero, one = (self.constant(value, shape, dtype) for value in (0, 1))
             none = self.compare("eq", b, zero, type, dtype)
             by = self.op(
@@ -431,29 +484,18 @@ class _Body:
             return self.op(text, f"{tensor_type(shape, BOOL)}, {type}", node.hint)
         return self.op(f"stablehlo.{_BINARY[op]} {a}, {b}", type, node.hint)
 
-    def number(self, node: Node) -> bool | int | float | None:
+    def known(self, node: Node) -> bool | int | float | None:
         """What it is everywhere, if that is known."""
         match node:
             case Literal(value):
                 return value
             case Size(dim, dtype):
-                return _size(dim.evaluate(self.sizes), dtype)
+                size = self.sizes.extent(dim)
+                return _size(size, dtype) if isinstance(size, int) else None
             case Expand(x):
-                return self.number(x)
+                return self.known(x)
             case _:
                 return None
-
-    def compare(self, op: str, a: str, b: str, type: str, dtype: DType, wish: str = "") -> str:
-        """Elementwise, of two tensors of this type."""
-        kind = "FLOAT" if dtype.is_float else "SIGNED" if dtype.kind == "int" else "UNSIGNED"
-        to = type[: type.rindex(element_type(dtype))] + "i1>"
-        return self.op(
-            f"stablehlo.compare {op.upper()}, {a}, {b}, {kind}", f"({type}, {type}) -> {to}", wish
-        )
-
-    def convert(self, x: str, type: str, to: str, wish: str = "") -> str:
-        """The tensor in another dtype."""
-        return x if type == to else self.op(f"stablehlo.convert {x}", f"({type}) -> {to}", wish)
 
     def _cast(self, node: Cast, x: Node, dtype: DType) -> str:
         own, type = dtype_of(x), self.types(x)[0]
@@ -474,36 +516,33 @@ class _Body:
         dtype = dtype_of(given[0]) if wide else I64
         parts: list[str] = []
         for index in given:
-            own = self.convert(self.name(index), self.types(index)[0], tensor_type(lead, dtype))
-            to = tensor_type([*lead, 1], dtype)
-            parts.append(
-                self.op(f"stablehlo.reshape {own}", f"({tensor_type(lead, dtype)}) -> {to}")
-            )
+            own = self.given(index, tensor_type(lead, dtype))
+            parts.append(self.reshape(own, tensor_type(lead, dtype), [*lead, 1], dtype))
         places, type = parts[0], tensor_type([*lead, len(parts)], dtype)
         if len(parts) > 1:
             types = ", ".join([tensor_type([*lead, 1], dtype)] * len(parts))
             text = f"stablehlo.concatenate {', '.join(parts)}, dim = {len(lead)}"
             places = self.op(text, f"({types}) -> {type}")
-        sizes = [1 if axis in indexed else extent for axis, extent in enumerate(shape)]
-        offsets = _listed(range(len(lead), len(lead) + len(kept)))
+        sizes = list(shape)
+        for axis in indexed:
+            sizes[axis] = 1
+            extent = shape[axis]
+            if node.proved[axis] and not isinstance(extent, int):  # it may be empty, and not read
+                sizes[axis] = dim_min(extent, 1)
+        offsets = listed(range(len(lead), len(lead) + len(kept)))
         numbers = (
-            f"offset_dims = {offsets}, collapsed_slice_dims = {_listed(indexed)}, "
-            f"start_index_map = {_listed(indexed)}, index_vector_dim = {len(lead)}"
+            f"offset_dims = {offsets}, collapsed_slice_dims = {listed(indexed)}, "
+            f"start_index_map = {listed(indexed)}, index_vector_dim = {len(lead)}"
         )
-        return self.op(
-            f'"stablehlo.gather"({self.name(node.x)}, {places}) <{{dimension_numbers = '
-            f"#stablehlo.gather<{numbers}>, indices_are_sorted = false, "
-            f"slice_sizes = {_array(sizes)}}}>",
-            f"({self.types(node.x)[0]}, {type}) -> {self.types(node)[0]}",
-            node.hint,
-        )
+        x, of, to = self.name(node.x), self.types(node.x)[0], self.types(node)[0]
+        return self.gather(x, of, places, type, numbers, sizes, to, node.hint)
 
     def _reduce(self, node: Reduce) -> str:
         dtype = dtype_of(node)
-        first = self.constant(_identity(node.op, dtype), (), dtype)
+        first = self.number(_identity(node.op, dtype), dtype)
         text = (
             f"stablehlo.reduce({self.name(node.x)} init: {first}) applies "
-            f"stablehlo.{_REDUCE[node.op]} across dimensions = {_listed(node.axes)}"
+            f"stablehlo.{_REDUCE[node.op]} across dimensions = {listed(node.axes)}"
         )
         scalar = tensor_type((), dtype)
         return self.op(
@@ -523,38 +562,56 @@ class _Body:
         batch = [[pair[side] for pair in node.batch] for side in (0, 1)]
         contract = [[pair[side] for pair in node.contract] for side in (0, 1)]
         batching = (
-            f"batching_dims = {_listed(batch[0])} x {_listed(batch[1])}, " if node.batch else ""
+            f"batching_dims = {listed(batch[0])} x {listed(batch[1])}, " if node.batch else ""
         )
-        precision = ["DEFAULT" if allows(self.module.policy, "fast") else "HIGHEST"] * 2
+        precision = [self.precision] * 2
         text = (
             f"stablehlo.dot_general {', '.join(names)}, {batching}contracting_dims = "
-            f"{_listed(contract[0])} x {_listed(contract[1])}, precision = {_listed(precision)}"
+            f"{listed(contract[0])} x {listed(contract[1])}, precision = {listed(precision)}"
         )
         return self.op(text, f"({', '.join(types)}) -> {self.types(node)[0]}", node.hint)
 
     # ------------------------------------------------ calls and control
 
-    def _call(self, node: Call) -> Value:
-        kernel = KERNELS.get(str(node.function.op)) if node.function.op else None
-        if kernel is not None and allows(self.module.policy, kernel.policy):
-            return (kernel.write(self, node),)
-        dims = [dim.evaluate(self.sizes) for dim in node.dims]
-        name = self.module.called(node.function, dims)
-        given = [name for x in node.inputs for name in flat(self.at(x))]
-        taken = ", ".join(t for x in node.inputs for t in self.types(x))
-        made = self.types(node)
-        outcome = made[0] if len(made) == 1 else f"({', '.join(made)})"
-        wish = _plain(node.function.name)
-        results = self._results(
-            f"func.call @{name}({', '.join(given)}) : ({taken}) -> {outcome}", len(made), wish
-        )
-        return self._grouped(node, results)
+    @property
+    def precision(self) -> str:
+        """Of products."""
+        return "DEFAULT" if allows(self.module.policy, "fast") else "HIGHEST"
 
-    def _results(self, text: str, count: int, wish: str) -> list[str]:
-        """The names of what the operation gives."""
-        name = self.names.fresh(wish)
-        self.lines.add(f"{name}{f':{count}' if count != 1 else ''} = {text}")
-        return [name] if count == 1 else [f"{name}#{i}" for i in range(count)]
+    def _call(self, node: Call) -> Value:
+        kernel = self.kernel(node)
+        if kernel is not None:
+            return (kernel.write(self, node),)
+        extents = [self.sizes.extent(dim) for dim in node.dims]
+        names = [name for x in node.inputs for name in flat(self.at(x))]
+        types = [type for x in node.inputs for type in self.types(x)]
+        results, made = self.called(node.function, extents, names, types)
+        fitted = zip(results, made, self.types(node), strict=True)
+        return self._grouped(node, [self.convert(*one) for one in fitted])
+
+    def kernel(self, node: Call) -> Kernel | None:
+        """What writes the call in place of the body, if the policy and its sizes allow that."""
+        kernel = KERNELS.get(str(node.function.op)) if node.function.op else None
+        if kernel is None or not allows(self.module.policy, kernel.policy):
+            return None
+        return kernel if kernel.accepts(self, node) else None
+
+    def called(
+        self,
+        function: Function,
+        extents: Sequence[Extent],
+        names: Sequence[str],
+        types: Sequence[str],
+    ) -> tuple[list[str], Sequence[str]]:
+        """The results of the function for these sizes, on tensors of these types, and theirs."""
+        to = self.module.called(function, extents)
+        bound = dict(zip(function.dims, extents, strict=True))
+        scalars = [self.sizes.scalar(bound[dim]) for dim in to.dims]
+        given = [self.convert(*one) for one in zip(names, types, to.taken, strict=True)]
+        taken = ", ".join([*[SCALAR] * len(scalars), *to.taken])
+        text = f"func.call @{to.name}({', '.join(scalars + given)}) : ({taken})"
+        wish = _plain(function.name)
+        return self.several(f"{text} -> {_outcome(to.made)}", len(to.made), wish), to.made
 
     def _grouped(self, node: Node, names: Iterable[str]) -> tuple[Value, ...]:
         assert isinstance(node.type, ResultsType)
@@ -562,15 +619,15 @@ class _Body:
         return tuple(_shaped(item, rest) for item in node.type.items)
 
     def _if(
-        self, node: If, c: Node, then: Function, other: Function, given: Sequence[Value]
+        self, node: If, c: Node, then: Function, other: Function, inputs: Sequence[Node]
     ) -> Value:
-        made = self.types(node)
-        outcome = made[0] if len(made) == 1 else f"({', '.join(made)})"
-        results = self._results(f'"stablehlo.if"({self.name(c)}) ({{', len(made), "chosen")
-        self.region(then, given)
+        given, of, made = [self.at(x) for x in inputs], _types_of(inputs), self.types(node)
+        assert isinstance(node.type, ResultsType)
+        results = self.several(f'"stablehlo.if"({self.name(c)}) ({{', len(made), "chosen")
+        self.region(then, given, of, node.type.items)
         self.lines.add("}, {")
-        self.region(other, given)
-        self.lines.add(f"}}) : (tensor<i1>) -> {outcome}")
+        self.region(other, given, of, node.type.items)
+        self.lines.add(f"}}) : (tensor<i1>) -> {_outcome(made)}")
         return self._grouped(node, results)
 
     def loop(
@@ -580,7 +637,7 @@ class _Body:
         inside = [self.names.fresh("turn") for _ in carried]
         bound = ", ".join(f"{a} = {b}" for a, b in zip(inside, carried, strict=True))
         text = f"stablehlo.while({bound}) : {', '.join(types)}"
-        results = self._results(text, len(carried), "looped")
+        results = self.several(text, len(carried), "looped")
         self.lines.add(" cond {")
         self.lines.depth += 1
         self.lines.add(f"stablehlo.return {test(inside)[0]} : tensor<i1>")
@@ -592,80 +649,123 @@ class _Body:
         self.lines.add(" }")
         return results
 
-    def _while(self, test: Function, body: Function, given: Sequence[Value], count: int) -> Value:
-        carried, fixed = given[:count], given[count:]
+    def _while(
+        self, node: While, test: Function, body: Function, inputs: Sequence[Node], count: int
+    ) -> Value:
+        given, own = [self.at(x) for x in inputs], _types_of(inputs)
         of = [param.of for param in body.params[:count]]
-        types = [t for each in of for t in self._types(each)]
+        types = [t for each in of for t in self.types_of(each)]
 
-        def inside(function: Function) -> Region:
+        def inside(function: Function, to: Sequence[ValueType]) -> Region:
             def run(names: Sequence[str]) -> list[str]:
                 rest = iter(names)
-                own = [_shaped(each, rest) for each in of]
-                results = self.inlined(function, [*own, *fixed])
+                turn = [*(_shaped(each, rest) for each in of), *given[count:]]
+                results = self.inlined(function, turn, [*of, *own[count:]], to)
                 return [name for value in results for name in flat(value)]
 
             return run
 
-        names = [name for value in carried for name in flat(value)]
-        rest = iter(self.loop(names, types, inside(test), inside(body)))
-        return tuple(_shaped(each, rest) for each in of)
+        names = self._fitted(given[:count], own[:count], of)
+        test_type = [value_type(result) for result in test.results]
+        ended = iter(self.loop(names, types, inside(test, test_type), inside(body, of)))
+        return self._ended(node, [_shaped(each, ended) for each in of], of)
+
+    def _fitted(
+        self, values: Sequence[Value], of: Sequence[ValueType], to: Sequence[ValueType]
+    ) -> list[str]:
+        """The names of values where other types of the same sizes are wanted."""
+        fitted = [self.fitted(*one) for one in zip(values, of, to, strict=True)]
+        return [name for value in fitted for name in flat(value)]
+
+    def _ended(
+        self, node: Node, values: Sequence[Value], of: Sequence[ValueType]
+    ) -> tuple[Value, ...]:
+        """The results of a loop, of the node's types."""
+        assert isinstance(node.type, ResultsType)
+        return tuple(self.fitted(*one) for one in zip(values, of, node.type.items, strict=True))
 
     def _for(self, node: For) -> Value:
-        start, stop = node.start.evaluate(self.sizes), node.stop.evaluate(self.sizes)
+        start, stop = self.sizes.extent(node.start), self.sizes.extent(node.stop)
         carried = [self.at(x) for x in node.carried]
-        fixed = [self.at(x) for x in node.fixed]
-        if node.scanned or stop - start <= 1:
-            return self._turns(node, range(start, stop), carried, fixed)
-        last = stop - (node.last is not None)
-        stacked = node.body.results[len(carried) :]
-        of = [_value_type(result) for result in (*node.body.results[: len(carried)], *stacked)]
+        fixed, fixed_of = [self.at(x) for x in node.fixed], _types_of(node.fixed)
+        if isinstance(start, int) and isinstance(stop, int):
+            if node.scanned or stop - start <= 1:
+                return self._turns(node, range(start, stop), carried, fixed)
+        count, own = len(carried), _types_of(node.carried)
+        # A stack has a row to write to, though no turn may come.
+        rows = self.sizes.extent(dim_max(node.stop - node.start, 1))
+        last = self.sizes.extent(node.stop - 1 if node.last is not None else node.stop)
+        stacked = node.body.results[count:]
+        of = [param.of for param in node.body.params[1 : 1 + count]]
         stacks = [
-            self.constant(0, [stop - start, *self.shape_of(result)], dtype_of(result))
-            for result in stacked
+            self.constant(0, [rows, *self.shape_of(result)], dtype_of(result)) for result in stacked
         ]
-        types = ["tensor<i64>", *(t for each in of[: len(carried)] for t in self._types(each))]
+        types = [SCALAR, *(t for each in of for t in self.types_of(each))]
         types += [
-            tensor_type([stop - start, *self.shape_of(result)], dtype_of(result))
-            for result in stacked
+            tensor_type([rows, *self.shape_of(result)], dtype_of(result)) for result in stacked
         ]
 
         def test(names: Sequence[str]) -> list[str]:
-            end = self.constant(last, (), I64)
-            return [self.compare("lt", names[0], end, "tensor<i64>", I64)]
+            return [self.compare("lt", names[0], self.counted(last), SCALAR, I64)]
 
         def body(names: Sequence[str]) -> list[str]:
             rest = iter(names[1:])
-            own = [_shaped(each, rest) for each in of[: len(carried)]]
+            turn = [_shaped(each, rest) for each in of]
             into = list(rest)
-            results = self.inlined(node.body, [names[0], *own, *fixed])
-            one = self.constant(1, (), I64)
-            following = self.op(f"stablehlo.add {names[0]}, {one}", "tensor<i64>")
-            turn = names[0]
-            if start:
-                first = self.constant(start, (), I64)
-                turn = self.op(f"stablehlo.subtract {names[0]}, {first}", "tensor<i64>")
+            results = self.inlined(
+                node.body,
+                [names[0], *turn, *fixed],
+                [_COUNTER, *of, *fixed_of],
+                [*of, *map(value_type, stacked)],
+            )
+            one = self.number(1, I64)
+            following = self.op(f"stablehlo.add {names[0]}, {one}", SCALAR)
+            at = names[0]
+            if start != 0:
+                at = self.op(f"stablehlo.subtract {at}, {self.counted(start)}", SCALAR)
             kept = [
-                self._stack(stack, result, value, stop - start, turn)
-                for stack, result, value in zip(into, stacked, results[len(carried) :], strict=True)
+                self._stack(stack, result, value, rows, at)
+                for stack, result, value in zip(into, stacked, results[count:], strict=True)
             ]
-            return [following, *(n for v in results[: len(carried)] for n in flat(v)), *kept]
+            return [following, *(n for v in results[:count] for n in flat(v)), *kept]
 
-        begun = [self.constant(start, (), I64), *(n for v in carried for n in flat(v)), *stacks]
+        begun = [self.counted(start), *self._fitted(carried, own, of), *stacks]
         ended = iter(self.loop(begun, types, test, body))
         at = next(ended)
-        out: list[Value] = [_shaped(each, ended) for each in of[: len(carried)]]
+        out: list[Value] = [_shaped(each, ended) for each in of]
         if node.last is not None:
-            return tuple(self.inlined(node.last, [at, *out, *fixed])[: len(carried)])
-        return (*out, *ended)
+            given = [at, *out, *fixed]
+            to = _types_of(node.last.results)
+            out = self.inlined(node.last, given, [_COUNTER, *of, *fixed_of], to)[:count]
+            of = to[:count]
+        full = [
+            self._filled(stack, result, rows, self.sizes.extent(node.stop - node.start))
+            for stack, result in zip(ended, stacked, strict=True)
+        ]
+        assert isinstance(node.type, ResultsType)
+        return self._ended(node, [*out, *full], [*of, *node.type.items[count:]])
 
-    def _stack(self, stack: str, result: Node, value: Value, count: int, turn: str) -> str:
+    def counted(self, extent: Extent) -> str:
+        """A bound of a loop; a number is written where it is used."""
+        return self.number(extent, I64) if isinstance(extent, int) else self.sizes.scalar(extent)
+
+    def _filled(self, stack: str, result: Node, rows: Extent, count: Extent) -> str:
+        """The rows that turns have written."""
+        if rows == count:
+            return stack
+        shape, dtype = self.shape_of(result), dtype_of(result)
+        ranges = [(0, count, 1), *((0, extent, 1) for extent in shape)]
+        type = tensor_type([rows, *shape], dtype)
+        return self.slice(stack, type, ranges, [count, *shape], dtype)
+
+    def _stack(self, stack: str, result: Node, value: Value, count: Extent, turn: str) -> str:
         shape, dtype = self.shape_of(result), dtype_of(result)
         assert isinstance(value, str)
         own, whole = tensor_type([1, *shape], dtype), tensor_type([count, *shape], dtype)
-        row = self.op(f"stablehlo.reshape {value}", f"({tensor_type(shape, dtype)}) -> {own}")
-        zeros = [self.constant(0, (), I64) for _ in shape]
+        row = self.reshape(value, tensor_type(shape, dtype), [1, *shape], dtype)
+        zeros = [self.number(0, I64) for _ in shape]
         text = f"stablehlo.dynamic_update_slice {', '.join([stack, row, turn, *zeros])}"
-        places = ", ".join(["tensor<i64>"] * (1 + len(shape)))
+        places = ", ".join([SCALAR] * (1 + len(shape)))
         return self.op(text, f"({whole}, {own}, {places}) -> {whole}")
 
     def _turns(
@@ -673,23 +773,32 @@ class _Body:
     ) -> Value:
         """The turns written one after the other."""
         count = len(carried)
+        given, fixed_of = _types_of(node.carried), _types_of(node.fixed)
+        elements_of = [x.type.element for x in node.scanned if isinstance(x.type, ArrayType)]
         gathered: list[list[Value]] = [[] for _ in node.body.results[count:]]
         for i in turns:
             function = node.last if node.last and i == turns[-1] else node.body
             elements = [self.at(x)[i] for x in node.scanned]
-            at = self.constant(i, (), I64) if _uses_turn(function) else ""
-            results = self.inlined(function, [at, *carried, *elements, *fixed])
-            carried = results[:count]
+            at = self.number(i, I64) if _uses_turn(function) else ""
+            of = [_COUNTER, *given, *elements_of, *fixed_of]
+            to = _types_of(function.results)
+            results = self.inlined(function, [at, *carried, *elements, *fixed], of, to)
+            carried, given = results[:count], to[:count]
             for items, value in zip(gathered, results[count:], strict=True):
                 items.append(value)
         first = len(gathered) - node.stacked
+        collected = node.body.results[count:]
         stacks = [
             self._stacked(result, values)
-            for result, values in zip(
-                node.body.results[count + first :], gathered[first:], strict=True
-            )
+            for result, values in zip(collected[first:], gathered[first:], strict=True)
         ]
-        return (*carried, *map(tuple, gathered[:first]), *stacks)
+        arrays = [
+            ArrayType(value_type(result), len(items))
+            for result, items in zip(collected[:first], gathered[:first], strict=True)
+        ]
+        assert isinstance(node.type, ResultsType)
+        of = [*given, *arrays, *node.type.items[count + first :]]
+        return self._ended(node, [*carried, *map(tuple, gathered[:first]), *stacks], of)
 
     def _stacked(self, result: Node, values: Sequence[Value]) -> str:
         shape, dtype = self.shape_of(result), dtype_of(result)
@@ -698,8 +807,9 @@ class _Body:
             return self.constant(0, [0, *shape], dtype)
         own = tensor_type([1, *shape], dtype)
         rows = [
-            self.op(f"stablehlo.reshape {value}", f"({tensor_type(shape, dtype)}) -> {own}")
+            self.reshape(value, tensor_type(shape, dtype), [1, *shape], dtype)
             for value in values
+            if isinstance(value, str)
         ]
         text = f"stablehlo.concatenate {', '.join(rows)}, dim = 0"
         return (
@@ -721,6 +831,19 @@ def _leaves(function: Function) -> list[str]:
     return names
 
 
+def _outcome(made: Sequence[str]) -> str:
+    """Several results, or none, stand in parentheses."""
+    return made[0] if len(made) == 1 else f"({', '.join(made)})"
+
+
+def _enclosed(head: Sequence[str], body: Lines) -> Lines:
+    return Lines([*head, *body.items, "}"])
+
+
+def _types_of(nodes: Iterable[Node]) -> list[ValueType]:
+    return [value_type(node) for node in nodes]
+
+
 def _wish(path: str) -> str:
     return path.replace(".", "_")
 
@@ -732,7 +855,7 @@ def _shaped(of: ValueType, names: Iterator[str]) -> Value:
     return next(names)
 
 
-def _value_type(node: Node) -> ValueType:
+def value_type(node: Node) -> ValueType:
     if isinstance(node.type, ResultsType):
         raise InternalError("stablehlo", "several results where one is wanted")
     return node.type
@@ -753,11 +876,3 @@ def _identity(op: str, dtype: DType) -> bool | int | float:
             return -math.inf if op == "max" else math.inf
         case _:
             return integer_range(dtype)[op == "min"]
-
-
-def _listed(items: Iterable[object]) -> str:
-    return f"[{', '.join(map(str, items))}]"
-
-
-def _array(items: Sequence[int]) -> str:
-    return f"array<i64: {', '.join(map(str, items))}>" if items else "array<i64>"

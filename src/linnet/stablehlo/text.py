@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from linnet.dims import Dim
 from linnet.emit import identifier
 from linnet.types import BF16, BOOL, F16, F32, DType
+
+Extent = int | Dim
+"""The size of an axis: a number, or what it is in the dynamic dimensions."""
 
 
 def element_type(dtype: DType) -> str:
@@ -18,9 +22,26 @@ def element_type(dtype: DType) -> str:
     return f"u{dtype}".replace("uu", "ui") if dtype.kind == "uint" else str(dtype)
 
 
-def tensor_type(shape: Sequence[int], dtype: DType) -> str:
-    """`tensor<2x3xf32>`."""
-    return f"tensor<{''.join(f'{extent}x' for extent in shape)}{element_type(dtype)}>"
+def tensor_type(shape: Sequence[Extent], dtype: DType) -> str:
+    """`tensor<2x3xf32>`; `?` stands for a dynamic size."""
+    axes = "".join(f"{extent if isinstance(extent, int) else '?'}x" for extent in shape)
+    return f"tensor<{axes}{element_type(dtype)}>"
+
+
+def is_dynamic(types: str) -> bool:
+    """Whether a size in these types is known only when the module is run."""
+    return "?" in types
+
+
+def listed(items: Iterable[object]) -> str:
+    """`[a, b]`."""
+    return f"[{', '.join(map(str, items))}]"
+
+
+def quoted(text: str) -> str:
+    """A string as MLIR reads it back."""
+    plain = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{plain}"'
 
 
 def dense(value: bool | int | float, dtype: DType) -> str:
