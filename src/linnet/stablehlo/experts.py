@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from linnet.stablehlo.emit import Body
 
 LARGEST = 64  # rows in a block
+FEW = 4  # matrices take as long made together as one made alone
 # Ops that make the matrix of each expert from its own part of their inputs, and the dimension that
 # counts the experts. Where few experts are used the loop makes those alone.
 MADE = {"std.quant::dequantize_mxfp4": "Experts"}
@@ -33,9 +34,6 @@ def accepts(w: Body, call: Call) -> bool:
         return False
     (_, each), (count, _, _) = w.shape_of(call.inputs[2]), w.shape_of(call.inputs[1])
     return isinstance(each, int) and isinstance(count, int) and 2 * each <= count
-
-
-FEW = 4  # matrices that are made at once for one that is made alone, in the same time
 
 
 def made_by(w: Body, call: Call) -> Call | None:
