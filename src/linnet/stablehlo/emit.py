@@ -10,7 +10,7 @@ are calls of one private function.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from linnet.core.derive import dtype_of, shape_of
@@ -52,15 +52,14 @@ from linnet.dims import Dim
 from linnet.emit import Names, ordered, snake_case
 from linnet.inputs import find_entry, leaf_paths
 from linnet.policy import Policy, allows
-from linnet.stablehlo.kernels import KERNELS
+from linnet.stablehlo.cpu import CPU_KERNELS
+from linnet.stablehlo.kernels import KERNELS, Kernel, Region
 from linnet.stablehlo.text import Ids, Lines, dense, element_type, tensor_type
 from linnet.types import BOOL, I64, DType, TensorType
 
 # A value's name, or one for each element of an array of members or of several results.
 Value = str | tuple["Value", ...]
 Sizes = Mapping[str, int]
-# The names that a region gives for the names of what it carries.
-Region = Callable[[Sequence[str]], list[str]]
 
 _UNARY = {
     "neg": "negate",
@@ -102,13 +101,15 @@ def emit(
     entry: str | None = None,
     sizes: Sizes | None = None,
     policy: Policy = "equivalent",
+    device: str | None = None,
 ) -> str:
     """The module of one entry, its own dimensions bound by `sizes`, ended by a line end.
 
-    PlanError where there is no such entry.
+    It means the same on every device; for a `device` "cpu" some ops are written as XLA runs them
+    fast there. PlanError where there is no such entry.
     """
     function = find_entry(program, entry)
-    module = _Module(policy)
+    module = _Module(policy, {**KERNELS, **CPU_KERNELS} if device == "cpu" else KERNELS)
     main = module.main(function, dict(sizes or {}))
     lines = Lines()
     lines.add(f"module @{snake_case(program.name.replace('.', '_'))} {{")
@@ -123,6 +124,7 @@ class _Module:
     """The functions that were asked for, each for its sizes."""
 
     policy: Policy
+    kernels: Mapping[str, Kernel]
     names: Names = field(default_factory=lambda: Names({"main"}))
     known: dict[tuple[Function, tuple[int, ...]], str] = field(default_factory=dict)
     texts: list[Lines] = field(default_factory=list)
@@ -275,6 +277,15 @@ class _Body:
         types = [t for node in function.results for t in self.types(node)]
         self.lines.add(f"stablehlo.return {', '.join(results)} : {', '.join(types)}")
         self.lines.depth -= 1
+
+    @property
+    def policy(self) -> Policy:
+        return self.module.policy
+
+    @property
+    def precision(self) -> str:
+        """How exact products are, of both sides."""
+        return _listed(["DEFAULT" if allows(self.policy, "fast") else "HIGHEST"] * 2)
 
     # ------------------------------------------------ text
 
@@ -525,18 +536,17 @@ class _Body:
         batching = (
             f"batching_dims = {_listed(batch[0])} x {_listed(batch[1])}, " if node.batch else ""
         )
-        precision = ["DEFAULT" if allows(self.module.policy, "fast") else "HIGHEST"] * 2
         text = (
             f"stablehlo.dot_general {', '.join(names)}, {batching}contracting_dims = "
-            f"{_listed(contract[0])} x {_listed(contract[1])}, precision = {_listed(precision)}"
+            f"{_listed(contract[0])} x {_listed(contract[1])}, precision = {self.precision}"
         )
         return self.op(text, f"({', '.join(types)}) -> {self.types(node)[0]}", node.hint)
 
     # ------------------------------------------------ calls and control
 
     def _call(self, node: Call) -> Value:
-        kernel = KERNELS.get(str(node.function.op)) if node.function.op else None
-        if kernel is not None and allows(self.module.policy, kernel.policy):
+        kernel = self.module.kernels.get(str(node.function.op)) if node.function.op else None
+        if kernel is not None and allows(self.policy, kernel.policy) and kernel.accepts(self, node):
             return (kernel.write(self, node),)
         dims = [dim.evaluate(self.sizes) for dim in node.dims]
         name = self.module.called(node.function, dims)

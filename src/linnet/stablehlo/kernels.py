@@ -12,6 +12,9 @@ from linnet.policy import Policy
 from linnet.stablehlo.text import tensor_type
 from linnet.types import I32, DType
 
+# The names that a region gives for the names of what it carries.
+Region = Callable[[Sequence[str]], list[str]]
+
 
 class Writer(Protocol):
     """The function that is being written."""
@@ -22,14 +25,29 @@ class Writer(Protocol):
     def op(self, text: str, type: str, wish: str = "") -> str: ...
     def raw(self, head: str, lines: Sequence[str], tail: str, wish: str = "") -> str: ...
     def constant(self, value: float, shape: Sequence[int], dtype: DType) -> str: ...
+    def loop(
+        self, carried: Sequence[str], types: Sequence[str], test: Region, body: Region
+    ) -> list[str]: ...
+    @property
+    def policy(self) -> Policy: ...
+    @property
+    def precision(self) -> str: ...
+
+
+def _always(w: Writer, call: Call) -> bool:
+    return True
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """How a call of an op is written: the strictest policy that allows it, and what writes it."""
+    """How a call of an op is written: the strictest policy that allows it, and what writes it.
+
+    A call that it does not accept is written as the body says.
+    """
 
     policy: Policy
     write: Callable[[Writer, Call], str]
+    accepts: Callable[[Writer, Call], bool] = _always
 
 
 def _scattered(
