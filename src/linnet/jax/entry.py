@@ -111,7 +111,7 @@ class Entry:
 
     def text(self, sizes: Mapping[str, int]) -> str:
         """The StableHLO module for these sizes."""
-        return emit(self.program, self.name, sizes, self.policy)
+        return emit(self.program, self.name, sizes, self.policy, device=jax.default_backend())
 
     def compiled(self, sizes: Mapping[str, int]) -> Run:
         """What runs for these sizes."""

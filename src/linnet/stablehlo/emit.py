@@ -11,7 +11,7 @@ other: layers are calls of one private function.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from linnet.core.derive import dtype_of, shape_of
@@ -55,7 +55,8 @@ from linnet.emit import Names, ordered, snake_case
 from linnet.inputs import find_entry, leaf_paths
 from linnet.policy import Policy, allows
 from linnet.stablehlo.arguments import check_dynamic, read_sizes
-from linnet.stablehlo.kernels import KERNELS, Kernel
+from linnet.stablehlo.cpu import CPU_KERNELS
+from linnet.stablehlo.kernels import KERNELS, Kernel, Region
 from linnet.stablehlo.shaped import Shaped
 from linnet.stablehlo.sizes import SCALAR, Sizes
 from linnet.stablehlo.text import Extent, Ids, Lines, listed, tensor_type
@@ -64,8 +65,6 @@ from linnet.types import BOOL, I64, DType, TensorType
 _COUNTER = TensorType((), I64)
 # A value's name, or one for each element of an array of members or of several results.
 Value = str | tuple["Value", ...]
-# The names that a region gives for the names of what it carries.
-Region = Callable[[Sequence[str]], list[str]]
 
 _UNARY = {
     "neg": "negate",
@@ -108,18 +107,21 @@ def emit(
     sizes: Mapping[str, int] | None = None,
     policy: Policy = "equivalent",
     dynamic: Sequence[str] = (),
+    device: str | None = None,
 ) -> str:
     """The module of one entry, its own dimensions bound by `sizes`, ended by a line end.
 
     Those named in `dynamic` are read from the arguments when the module is run: their axes are `?`,
     and what sizes must satisfy is asserted, in words. PlanError where there is no such entry, where
     one of the names is no dimension of it or has a size, and where no argument says what it is.
+    It means the same on every device; for a `device` "cpu" some ops are written as XLA runs them
+    fast there.
     """
     function = find_entry(program, entry)
     bound = dict(sizes or {})
     name = entry or program.main
     check_dynamic(program, function, name, bound, dynamic)
-    module = _Module(policy)
+    module = _Module(policy, {**KERNELS, **CPU_KERNELS} if device == "cpu" else KERNELS)
     main = module.main(function, name, bound, dynamic)
     lines = Lines()
     lines.add(f"module @{snake_case(program.name.replace('.', '_'))} {{")
@@ -144,6 +146,7 @@ class _Module:
     """The functions that were asked for, each for its sizes."""
 
     policy: Policy
+    kernels: Mapping[str, Kernel]
     names: Names = field(default_factory=lambda: Names({"main"}))
     known: dict[tuple[Function, tuple[int | None, ...]], _Written] = field(default_factory=dict)
     texts: list[Lines] = field(default_factory=list)
@@ -349,6 +352,10 @@ class Body(Shaped):
     def given(self, node: Node, type: str) -> str:
         """The tensor, where this type is wanted."""
         return self.convert(self.name(node), self.types(node)[0], type)
+
+    @property
+    def policy(self) -> Policy:
+        return self.module.policy
 
     # ------------------------------------------------ text
 
@@ -591,7 +598,7 @@ class Body(Shaped):
 
     def kernel(self, node: Call) -> Kernel | None:
         """What writes the call in place of the body, if the policy and its sizes allow that."""
-        kernel = KERNELS.get(str(node.function.op)) if node.function.op else None
+        kernel = self.module.kernels.get(str(node.function.op)) if node.function.op else None
         if kernel is None or not allows(self.module.policy, kernel.policy):
             return None
         return kernel if kernel.accepts(self, node) else None

@@ -17,6 +17,9 @@ from linnet.types import F32, I32, TensorType
 if TYPE_CHECKING:
     from linnet.stablehlo.emit import Body
 
+# The names that a region gives for the names of what it carries.
+Region = Callable[[Sequence[str]], list[str]]
+
 
 def _always(w: Body, call: Call) -> bool:
     return True

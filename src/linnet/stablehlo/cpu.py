@@ -1,0 +1,362 @@
+"""Ops written so that XLA runs them fast on a CPU, where it would run what their bodies say slowly.
+
+Attention over a cache is a loop over blocks of keys. XLA copies a cache that is given back and is
+met by a product too, and lays the keys of all positions out anew for it; a loop reads a cache where
+it lies, and stops after the last key that is seen. Its softmax keeps the largest score so far and
+the sums scaled to it (Milakov and Gimelshein, arXiv:1805.02867).
+
+In a product of one row with weights of 16 bits, these are turned first. That XLA makes a loop which
+converts each weight as it meets it; of the weights as they lie it would convert all on each call,
+into memory of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from linnet.core.derive import dtype_of
+from linnet.core.ir import Call, Node
+from linnet.policy import allows
+from linnet.stablehlo.kernels import Kernel
+from linnet.stablehlo.text import tensor_type
+from linnet.types import BF16, BOOL, F16, F32, I32, I64, DType
+
+if TYPE_CHECKING:
+    from linnet.stablehlo.emit import Body
+
+BLOCK = 128
+"""Keys of a turn: few enough that their scores stay in a core's cache."""
+
+_NARROW = (BF16, F16)
+_UNSEEN = -1e30  # as std.nn.attention has it
+
+
+def _has_sizes(w: Body, call: Call) -> bool:
+    """All of the call's sizes are numbers."""
+    return all(isinstance(size, int) for x in call.inputs for size in w.shape_of(x))
+
+
+def _sizes(w: Body, node: Node) -> list[int]:
+    return [size for size in w.shape_of(node) if isinstance(size, int)]
+
+
+# ---------------------------------------------------------------- products of one row
+
+
+def _is_one_narrow_row(w: Body, call: Call) -> bool:
+    x = call.inputs[0]
+    if not _has_sizes(w, call):
+        return False
+    return dtype_of(x) in _NARROW and math.prod(_sizes(w, x)[:-1]) == 1
+
+
+def _write_linear(w: Body, call: Call) -> str:
+    x, weight, *bias = call.inputs
+    dtype, (out, width) = dtype_of(x), _sizes(w, weight)
+    row, turned = tensor_type((width,), dtype), tensor_type((width, out), dtype)
+    own = w.op(f"stablehlo.reshape {w.name(x)}", f"({w.types(x)[0]}) -> {row}")
+    text = f"stablehlo.transpose {w.name(weight)}, dims = [1, 0]"
+    columns = w.op(text, f"({w.types(weight)[0]}) -> {turned}")
+    wide, short = tensor_type((out,), F32), tensor_type((out,), dtype)
+    text = f"stablehlo.dot_general {own}, {columns}, contracting_dims = [0] x [0]"
+    total = w.op(
+        f"{text}, precision = [{w.precision}, {w.precision}]", f"({row}, {turned}) -> {wide}"
+    )
+    total = w.op(f"stablehlo.convert {total}", f"({wide}) -> {short}")
+    for shift in bias:
+        total = w.op(f"stablehlo.add {total}, {w.name(shift)}", short)
+    return w.op(f"stablehlo.reshape {total}", f"({short}) -> {w.types(call)[0]}", "linear")
+
+
+def _reduced(
+    w: Body, op: str, first: float, x: str, shape: Sequence[int], axis: int, dtype: DType
+) -> str:
+    start = w.constant(first, (), dtype)
+    text = (
+        f"stablehlo.reduce({x} init: {start}) applies stablehlo.{op} across dimensions = [{axis}]"
+    )
+    kept = [extent for k, extent in enumerate(shape) if k != axis]
+    types = f"{tensor_type(shape, dtype)}, {tensor_type((), dtype)}"
+    return w.op(text, f"({types}) -> {tensor_type(kept, dtype)}")
+
+
+# ---------------------------------------------------------------- attention
+
+
+def _is_of_floats(w: Body, call: Call) -> bool:
+    """Floats that f32 holds, and something to see."""
+    if not _has_sizes(w, call):
+        return False
+    query, key, *_ = call.inputs
+    floats = all(dtype_of(x) in (F32, *_NARROW) for x in (query, key))
+    return floats and all(_sizes(w, query)) and all(_sizes(w, key))
+
+
+def _write_span_attention(w: Body, call: Call) -> str:
+    given = _named(call)
+    count = _sizes(w, given["query"])[2]
+    type = tensor_type((count,), I64)
+    at = w.op(f"stablehlo.convert {w.name(given['at'])}", "(tensor<i32>) -> tensor<i64>")
+    at = w.op(f"stablehlo.broadcast_in_dim {at}, dims = []", f"(tensor<i64>) -> {type}")
+    own = w.op(f"stablehlo.add {w.op('stablehlo.iota dim = 0', type)}, {at}", type)
+    return _Attention(w, call, given, count, axis=3).write(own)
+
+
+def _write_rows_attention(w: Body, call: Call) -> str:
+    given = _named(call)
+    rows = _sizes(w, given["query"])[0]
+    types = f"({tensor_type((rows,), I32)}) -> {tensor_type((rows,), I64)}"
+    own = w.op(f"stablehlo.convert {w.name(given['positions'])}", types)
+    return _Attention(w, call, given, rows, axis=0).write(own)
+
+
+def _named(call: Call) -> dict[str, Node]:
+    return {p.name: x for p, x in zip(call.function.params, call.inputs, strict=True)}
+
+
+@dataclass(slots=True)
+class _Attention:
+    """One call: `count` positions, which lie along `axis` of the scores' five.
+
+    Those are rows of the cache, its heads, query heads of each, queries, and keys or width.
+    """
+
+    w: Body
+    call: Call
+    given: dict[str, Node]
+    count: int
+    axis: int
+
+    @property
+    def lead(self) -> list[int]:
+        rows, heads, queries, _ = _sizes(self.w, self.given["query"])
+        groups = _sizes(self.w, self.given["key"])[1]
+        return [rows, groups, heads // groups, queries]
+
+    @property
+    def keys(self) -> int:
+        return _sizes(self.w, self.given["key"])[2]
+
+    @property
+    def width(self) -> int:
+        return _sizes(self.w, self.given["query"])[3]
+
+    @property
+    def block(self) -> int:
+        return min(BLOCK, self.keys)
+
+    def write(self, own: str) -> str:
+        """Attention of queries at positions `own`, i64."""
+        w, lead, width = self.w, self.lead, self.width
+        first, last = self._seen(own)
+        begin, end = self._turns(first, last)
+        query, scale = self.given["query"], w.name(self.given["scale"])
+        dtype, whole = dtype_of(query), tensor_type([*lead, width], dtype_of(query))
+        split = w.op(f"stablehlo.reshape {w.name(query)}", f"({w.types(query)[0]}) -> {whole}")
+        scores = tensor_type([*lead, self.block], F32)
+        scale = w.op(f"stablehlo.broadcast_in_dim {scale}, dims = []", f"(tensor<f32>) -> {scores}")
+        sums, mixes = tensor_type(lead, F32), tensor_type([*lead, width], F32)
+        start = [*self._start(), w.constant(0, [*lead, width], F32)]
+
+        def test(names: Sequence[str]) -> list[str]:
+            types = "(tensor<i32>, tensor<i32>) -> tensor<i1>"
+            return [w.op(f"stablehlo.compare LT, {names[0]}, {end}, SIGNED", types)]
+
+        def body(names: Sequence[str]) -> list[str]:
+            turn, top, total, mixed = names
+            kept, place = self._scores(split, scale, turn, first, last)
+            found = _reduced(w, "maximum", -math.inf, kept, [*lead, self.block], 4, F32)
+            raised = w.op(f"stablehlo.maximum {top}, {found}", sums)
+            scaled = w.op(f"stablehlo.subtract {top}, {raised}", sums)
+            scaled = w.op(f"stablehlo.exponential {scaled}", sums)
+            parts = w.op(f"stablehlo.subtract {kept}, {self._over(raised, self.block)}", scores)
+            parts = w.op(f"stablehlo.exponential {parts}", scores)
+            own = _reduced(w, "add", 0, parts, [*lead, self.block], 4, F32)
+            total = w.op(f"stablehlo.multiply {total}, {scaled}", sums)
+            mixed = w.op(f"stablehlo.multiply {mixed}, {self._over(scaled, width)}", mixes)
+            one = w.constant(1, (), I32)
+            return [
+                w.op(f"stablehlo.add {turn}, {one}", "tensor<i32>"),
+                raised,
+                w.op(f"stablehlo.add {total}, {own}", sums),
+                w.op(f"stablehlo.add {mixed}, {self._mixed(parts, place)}", mixes),
+            ]
+
+        *_, total, mixed = w.loop([begin, *start], ["tensor<i32>", sums, sums, mixes], test, body)
+        result = w.op(f"stablehlo.divide {mixed}, {self._over(total, width)}", mixes)
+        if dtype != F32:
+            result = w.op(f"stablehlo.convert {result}", f"({mixes}) -> {whole}")
+        return w.op(f"stablehlo.reshape {result}", f"({whole}) -> {w.types(query)[0]}", "attention")
+
+    def _seen(self, own: str) -> tuple[str, str]:
+        """The first and the last key that each position sees, i32: the keys' own, or just past."""
+        w, wide = self.w, tensor_type((self.count,), I64)
+        last = self._clamped(own, -1)
+        if "window" not in self.given:
+            return w.constant(0, (self.count,), I32), last
+        window = w.name(self.given["window"])
+        size = w.op(f"stablehlo.convert {window}", "(tensor<i32>) -> tensor<i64>")
+        size = w.op(f"stablehlo.broadcast_in_dim {size}, dims = []", f"(tensor<i64>) -> {wide}")
+        before = w.op(f"stablehlo.subtract {own}, {size}", wide)
+        one = w.constant(1, (self.count,), I64)
+        return self._clamped(w.op(f"stablehlo.add {before}, {one}", wide), 0), last
+
+    def _clamped(self, positions: str, least: int) -> str:
+        w, wide = self.w, tensor_type((self.count,), I64)
+        bounds = [w.constant(number, (), I64) for number in (least, self.keys)]
+        text = f"stablehlo.clamp {bounds[0]}, {positions}, {bounds[1]}"
+        inside = w.op(text, f"(tensor<i64>, {wide}, tensor<i64>) -> {wide}")
+        return w.op(f"stablehlo.convert {inside}", f"({wide}) -> {tensor_type((self.count,), I32)}")
+
+    def _turns(self, first: str, last: str) -> tuple[str, str]:
+        """The blocks with keys that are seen: all where a query sees none, and weighs all alike."""
+        w, type, shape = self.w, tensor_type((self.count,), I32), (self.count,)
+        ended = w.op(f"stablehlo.minimum {last}, {w.constant(self.keys - 1, shape, I32)}", type)
+        flags = tensor_type(shape, BOOL)
+        blind = w.op(
+            f"stablehlo.compare GT, {first}, {ended}, SIGNED", f"({type}, {type}) -> {flags}"
+        )
+        blind = _reduced(w, "or", False, blind, shape, 0, BOOL)
+        size, one = w.constant(self.block, (), I32), w.constant(1, (), I32)
+        begin = _reduced(w, "minimum", self.keys, first, shape, 0, I32)
+        end = _reduced(w, "maximum", -1, ended, shape, 0, I32)
+        limits: list[str] = []
+        for bound, all_ in ((begin, 0), (end, self.keys - 1)):
+            every = w.constant(all_, (), I32)
+            key = w.op(f"stablehlo.select {blind}, {every}, {bound}", "tensor<i1>, tensor<i32>")
+            limits.append(w.op(f"stablehlo.divide {key}, {size}", "tensor<i32>"))
+        return limits[0], w.op(f"stablehlo.add {limits[1]}, {one}", "tensor<i32>")
+
+    def _start(self) -> tuple[str, str]:
+        """The largest score before the first turn, and the sum of what is raised to it."""
+        w, lead = self.w, self.lead
+        if "sinks" not in self.given:
+            return w.constant(-math.inf, lead, F32), w.constant(0, lead, F32)
+        sinks, dtype = self.given["sinks"], dtype_of(self.given["sinks"])
+        own, wide = tensor_type(lead[1:3], dtype), tensor_type(lead[1:3], F32)
+        split = w.op(f"stablehlo.reshape {w.name(sinks)}", f"({w.types(sinks)[0]}) -> {own}")
+        if dtype != F32:
+            split = w.op(f"stablehlo.convert {split}", f"({own}) -> {wide}")
+        text = f"stablehlo.broadcast_in_dim {split}, dims = [1, 2]"
+        return w.op(text, f"({wide}) -> {tensor_type(lead, F32)}"), w.constant(1, lead, F32)
+
+    def _scores(self, query: str, scale: str, turn: str, first: str, last: str) -> tuple[str, str]:
+        """The scores of a block, those of keys that are not seen as `std` has them; its place."""
+        w, lead, block = self.w, self.lead, self.block
+        size = w.constant(block, (), I32)
+        begin = w.op(f"stablehlo.multiply {turn}, {size}", "tensor<i32>")
+        place = begin
+        if self.keys % block:  # the last block begins earlier, to end where the keys do
+            latest = w.constant(self.keys - block, (), I32)
+            place = w.op(f"stablehlo.minimum {begin}, {latest}", "tensor<i32>")
+        scores = tensor_type([*lead, block], F32)
+        key, dtype = self._block("key", place), dtype_of(self.given["key"])
+        types = [dtype_of(self.given["query"]), dtype]
+        sides = [(query, [*lead, self.width]), (key, [*lead[:2], block, self.width])]
+        if types[0] != types[1]:
+            names = [self._wide(*side, own) for side, own in zip(sides, types, strict=True)]
+            sides, types = [(n, s) for n, (_, s) in zip(names, sides, strict=True)], [F32, F32]
+        found = self._product(sides, types, "[4] x [3]", scores)
+        found = w.op(f"stablehlo.multiply {found}, {scale}", scores)
+        line = tensor_type((block,), I32)
+        keys = w.op(f"stablehlo.broadcast_in_dim {place}, dims = []", f"(tensor<i32>) -> {line}")
+        keys = w.op(f"stablehlo.add {w.op('stablehlo.iota dim = 0', line)}, {keys}", line)
+        seen = self._compared("LE", keys, last)
+        if "window" in self.given:
+            near = self._compared("GE", keys, first)
+            seen = w.op(f"stablehlo.and {seen}, {near}", tensor_type((self.count, block), BOOL))
+        found = self._selected(seen, (self.count, block), [self.axis, 4], found, _UNSEEN)
+        if self.keys % block:
+            flags = tensor_type((block,), BOOL)
+            text = f"stablehlo.broadcast_in_dim {begin}, dims = []"
+            bound = w.op(text, f"(tensor<i32>) -> {line}")
+            new = w.op(
+                f"stablehlo.compare GE, {keys}, {bound}, SIGNED", f"({line}, {line}) -> {flags}"
+            )
+            found = self._selected(new, (block,), [4], found, -math.inf)
+        return found, place
+
+    def _mixed(self, parts: str, place: str) -> str:
+        """The values of a block, weighed."""
+        w, lead = self.w, self.lead
+        dtype, value = dtype_of(self.given["value"]), self._block("value", place)
+        shapes = [*lead, self.block], [*lead[:2], self.block, self.width]
+        own = dtype if allows(w.policy, "fast") else F32
+        if own == F32:
+            value = self._wide(value, shapes[1], dtype)
+        else:
+            types = f"({tensor_type(shapes[0], F32)}) -> {tensor_type(shapes[0], own)}"
+            parts = w.op(f"stablehlo.convert {parts}", types)
+        to = tensor_type([*lead, self.width], F32)
+        sides = [(parts, shapes[0]), (value, shapes[1])]
+        return self._product(sides, [own, own], "[4] x [2]", to)
+
+    def _block(self, name: str, place: str) -> str:
+        w, node = self.w, self.given[name]
+        rows, heads, _, width = _sizes(w, node)
+        zero, shape = w.constant(0, (), I32), (rows, heads, self.block, width)
+        text = (
+            f"stablehlo.dynamic_slice {w.name(node)}, {zero}, {zero}, {place}, {zero}, "
+            f"sizes = [{', '.join(map(str, shape))}]"
+        )
+        types = ", ".join([w.types(node)[0], *["tensor<i32>"] * 4])
+        return w.op(text, f"({types}) -> {tensor_type(shape, dtype_of(node))}", name)
+
+    def _wide(self, x: str, shape: Sequence[int], dtype: DType) -> str:
+        if dtype == F32:
+            return x
+        types = f"({tensor_type(shape, dtype)}) -> {tensor_type(shape, F32)}"
+        return self.w.op(f"stablehlo.convert {x}", types)
+
+    def _product(
+        self, sides: Sequence[tuple[str, Sequence[int]]], types: list[DType], over: str, to: str
+    ) -> str:
+        names = ", ".join(name for name, _ in sides)
+        p = self.w.precision
+        given = [tensor_type(shape, own) for (_, shape), own in zip(sides, types, strict=True)]
+        text = (
+            f"stablehlo.dot_general {names}, batching_dims = [0, 1] x [0, 1], "
+            f"contracting_dims = {over}, precision = [{p}, {p}]"
+        )
+        return self.w.op(text, f"({', '.join(given)}) -> {to}")
+
+    def _compared(self, op: str, keys: str, bounds: str) -> str:
+        """Each key with each position's bound."""
+        w, shape = self.w, (self.count, self.block)
+        type, flags = tensor_type(shape, I32), tensor_type(shape, BOOL)
+        sides = [
+            w.op(
+                f"stablehlo.broadcast_in_dim {name}, dims = [{axis}]",
+                f"({tensor_type((extent,), I32)}) -> {type}",
+            )
+            for name, axis, extent in ((keys, 1, self.block), (bounds, 0, self.count))
+        ]
+        text = f"stablehlo.compare {op}, {', '.join(sides)}, SIGNED"
+        return w.op(text, f"({type}, {type}) -> {flags}")
+
+    def _selected(
+        self, flags: str, shape: Sequence[int], axes: Sequence[int], scores: str, other: float
+    ) -> str:
+        """The scores where the flags are set, which lie along these axes."""
+        w, full = self.w, [*self.lead, self.block]
+        to, type = tensor_type(full, BOOL), tensor_type(full, F32)
+        text = f"stablehlo.broadcast_in_dim {flags}, dims = [{', '.join(map(str, axes))}]"
+        spread = w.op(text, f"({tensor_type(shape, BOOL)}) -> {to}")
+        instead = w.constant(other, full, F32)
+        return w.op(f"stablehlo.select {spread}, {scores}, {instead}", f"{to}, {type}")
+
+    def _over(self, x: str, extent: int) -> str:
+        """A number of each query along a last axis."""
+        types = f"({tensor_type(self.lead, F32)}) -> {tensor_type([*self.lead, extent], F32)}"
+        return self.w.op(f"stablehlo.broadcast_in_dim {x}, dims = [0, 1, 2, 3]", types)
+
+
+CPU_KERNELS: dict[str, Kernel] = {
+    "std.nn.linear::linear": Kernel("equivalent", _write_linear, _is_one_narrow_row),
+    "std.nn.attention::span_attention": Kernel("equivalent", _write_span_attention, _is_of_floats),
+    "std.nn.attention::rows_attention": Kernel("equivalent", _write_rows_attention, _is_of_floats),
+}
+"""Beside `kernels.KERNELS`, for a module that a CPU runs."""
