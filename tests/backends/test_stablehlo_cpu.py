@@ -59,6 +59,7 @@ def compared(
 @pytest.mark.parametrize("op", ATTENTIONS)
 def test_attention_in_blocks(op: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "BLOCK", block)
+    monkeypatch.setattr(cpu, "QUERIES", 2 * block)
     for seed, sample in enumerate(KERNELS[op][0].samples):
         text = compared(op, sample, "f32", None, "equivalent", seed)
         assert ("stablehlo.while" in text) == all(sample.dims.values())  # else nothing is there
@@ -76,6 +77,15 @@ def test_attention_of_every_float(
     monkeypatch.setattr(cpu, "BLOCK", 3)
     for seed, sample in enumerate(KERNELS[op][0].samples[:6]):
         compared(op, sample, dtype, kept, policy, seed)
+
+
+def test_a_product_of_many_narrow_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "MANY", 6)
+    for absent in ((), ("bias",)):
+        sample = Sample({**ONE_ROW, "S_0": 2, "S_1": 3}, absent)
+        for dtype in ("bf16", "f16"):
+            text = compared(LINEAR, sample, dtype, None, "equivalent", 3)
+            assert f"tensor<7x24x{dtype}>) -> tensor<7x24xf32>" in text
 
 
 def test_a_product_of_one_narrow_row() -> None:

@@ -7,7 +7,8 @@ the sums scaled to it (Milakov and Gimelshein, arXiv:1805.02867).
 
 In a product of one row with weights of 16 bits, these are turned first. That XLA makes a loop which
 converts each weight as it meets it; of the weights as they lie it would convert all on each call,
-into memory of their own.
+into memory of their own. For many rows that is what pays: its products are faster in f32. Between
+them XLA's own way for 16 bits is the fastest (`bench/jax_rows.py` has where).
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 
 BLOCK = 128
 """Keys of a turn: few enough that their scores stay in a core's cache."""
+MANY = 160
+"""Rows from which on a product of 16-bit numbers is faster in f32, conversions included."""
+QUERIES = 256
+"""Queries of a loop: those of a long prompt have loops of their own, which end where they do."""
 
 _NARROW = (BF16, F16)
 _UNSEEN = -1e30  # as std.nn.attention has it
@@ -46,29 +51,57 @@ def _sizes(w: Body, node: Node) -> list[int]:
 # ---------------------------------------------------------------- products of one row
 
 
-def _is_one_narrow_row(w: Body, call: Call) -> bool:
+def _is_of_one_row_or_many(w: Body, call: Call) -> bool:
+    """16-bit weights, and as many rows as XLA's own way is slow for."""
     x = call.inputs[0]
-    if not _has_sizes(w, call):
+    if dtype_of(x) not in _NARROW or not _has_sizes(w, call):
         return False
-    return dtype_of(x) in _NARROW and math.prod(_sizes(w, x)[:-1]) == 1
+    rows = math.prod(_sizes(w, x)[:-1])
+    return rows == 1 or rows >= MANY
 
 
 def _write_linear(w: Body, call: Call) -> str:
     x, weight, *bias = call.inputs
+    dtype, out = dtype_of(x), _sizes(w, weight)[0]
+    rows = math.prod(_sizes(w, x)[:-1])
+    if rows == 1:
+        total = _one_row(w, x, weight)
+    else:
+        wide = [_widened(w, w.name(node), _sizes(w, node), dtype) for node in (x, weight)]
+        given = [tensor_type(_sizes(w, node), F32) for node in (x, weight)]
+        last = len(_sizes(w, x)) - 1
+        text = f"stablehlo.dot_general {', '.join(wide)}, contracting_dims = [{last}] x [1]"
+        text += f", precision = [{w.precision}, {w.precision}]"
+        to = tensor_type([*_sizes(w, x)[:-1], out], F32)
+        total = w.op(text, f"({', '.join(given)}) -> {to}")
+        flat = tensor_type((rows, out), F32)
+        total = w.op(f"stablehlo.reshape {total}", f"({to}) -> {flat}")
+    wide_type, type = tensor_type((rows, out), F32), tensor_type((rows, out), dtype)
+    total = w.op(f"stablehlo.convert {total}", f"({wide_type}) -> {type}")
+    for shift in bias:
+        text = f"stablehlo.broadcast_in_dim {w.name(shift)}, dims = [1]"
+        spread = w.op(text, f"({w.types(shift)[0]}) -> {type}")
+        total = w.op(f"stablehlo.add {total}, {spread}", type)
+    return w.op(f"stablehlo.reshape {total}", f"({type}) -> {w.types(call)[0]}", "linear")
+
+
+def _one_row(w: Body, x: Node, weight: Node) -> str:
+    """The product `[1, Out]`, f32, of the weight's columns."""
     dtype, (out, width) = dtype_of(x), _sizes(w, weight)
     row, turned = tensor_type((width,), dtype), tensor_type((width, out), dtype)
     own = w.op(f"stablehlo.reshape {w.name(x)}", f"({w.types(x)[0]}) -> {row}")
     text = f"stablehlo.transpose {w.name(weight)}, dims = [1, 0]"
     columns = w.op(text, f"({w.types(weight)[0]}) -> {turned}")
-    wide, short = tensor_type((out,), F32), tensor_type((out,), dtype)
     text = f"stablehlo.dot_general {own}, {columns}, contracting_dims = [0] x [0]"
-    total = w.op(
-        f"{text}, precision = [{w.precision}, {w.precision}]", f"({row}, {turned}) -> {wide}"
-    )
-    total = w.op(f"stablehlo.convert {total}", f"({wide}) -> {short}")
-    for shift in bias:
-        total = w.op(f"stablehlo.add {total}, {w.name(shift)}", short)
-    return w.op(f"stablehlo.reshape {total}", f"({short}) -> {w.types(call)[0]}", "linear")
+    text += f", precision = [{w.precision}, {w.precision}]"
+    flat = tensor_type((out,), F32)
+    total = w.op(text, f"({row}, {turned}) -> {flat}")
+    return w.op(f"stablehlo.reshape {total}", f"({flat}) -> {tensor_type((1, out), F32)}")
+
+
+def _widened(w: Body, x: str, shape: Sequence[int], dtype: DType) -> str:
+    types = f"({tensor_type(shape, dtype)}) -> {tensor_type(shape, F32)}"
+    return x if dtype == F32 else w.op(f"stablehlo.convert {x}", types)
 
 
 def _reduced(
@@ -102,15 +135,35 @@ def _write_span_attention(w: Body, call: Call) -> str:
     at = w.op(f"stablehlo.convert {w.name(given['at'])}", "(tensor<i32>) -> tensor<i64>")
     at = w.op(f"stablehlo.broadcast_in_dim {at}, dims = []", f"(tensor<i64>) -> {type}")
     own = w.op(f"stablehlo.add {w.op('stablehlo.iota dim = 0', type)}, {at}", type)
-    return _Attention(w, call, given, count, axis=3).write(own)
+    query, shape, dtype = (
+        w.name(given["query"]),
+        _sizes(w, given["query"]),
+        dtype_of(call.inputs[0]),
+    )
+    if count <= QUERIES:
+        return _Attention(w, given, query, shape, count, axis=3).write(own)
+    parts: list[str] = []
+    types: list[str] = []
+    for first in range(0, count, QUERIES):
+        last = min(first + QUERIES, count)
+        part = [*shape[:2], last - first, shape[3]]
+        types.append(tensor_type(part, dtype))
+        text = f"stablehlo.slice {query} [0:{shape[0]}, 0:{shape[1]}, {first}:{last}, 0:{shape[3]}]"
+        some = w.op(text, f"({tensor_type(shape, dtype)}) -> {types[-1]}")
+        text = f"stablehlo.slice {own} [{first}:{last}]"
+        at = w.op(text, f"({type}) -> {tensor_type((last - first,), I64)}")
+        parts.append(_Attention(w, given, some, part, last - first, axis=3).write(at))
+    text = f"stablehlo.concatenate {', '.join(parts)}, dim = 2"
+    return w.op(text, f"({', '.join(types)}) -> {tensor_type(shape, dtype)}", "attention")
 
 
 def _write_rows_attention(w: Body, call: Call) -> str:
     given = _named(call)
-    rows = _sizes(w, given["query"])[0]
+    shape = _sizes(w, given["query"])
+    rows = shape[0]
     types = f"({tensor_type((rows,), I32)}) -> {tensor_type((rows,), I64)}"
     own = w.op(f"stablehlo.convert {w.name(given['positions'])}", types)
-    return _Attention(w, call, given, rows, axis=0).write(own)
+    return _Attention(w, given, w.name(given["query"]), shape, rows, axis=0).write(own)
 
 
 def _named(call: Call) -> dict[str, Node]:
@@ -125,14 +178,15 @@ class _Attention:
     """
 
     w: Body
-    call: Call
     given: dict[str, Node]
+    query: str
+    shape: list[int]  # of the queries
     count: int
     axis: int
 
     @property
     def lead(self) -> list[int]:
-        rows, heads, queries, _ = _sizes(self.w, self.given["query"])
+        rows, heads, queries, _ = self.shape
         groups = _sizes(self.w, self.given["key"])[1]
         return [rows, groups, heads // groups, queries]
 
@@ -142,20 +196,20 @@ class _Attention:
 
     @property
     def width(self) -> int:
-        return _sizes(self.w, self.given["query"])[3]
+        return self.shape[3]
 
     @property
     def block(self) -> int:
-        return min(BLOCK, self.keys)
+        return min(BLOCK if self.shape[2] <= BLOCK else 2 * BLOCK, self.keys)
 
     def write(self, own: str) -> str:
         """Attention of queries at positions `own`, i64."""
         w, lead, width = self.w, self.lead, self.width
         first, last = self._seen(own)
         begin, end = self._turns(first, last)
-        query, scale = self.given["query"], w.name(self.given["scale"])
-        dtype, whole = dtype_of(query), tensor_type([*lead, width], dtype_of(query))
-        split = w.op(f"stablehlo.reshape {w.name(query)}", f"({w.types(query)[0]}) -> {whole}")
+        scale, dtype = w.name(self.given["scale"]), dtype_of(self.given["query"])
+        given, whole = tensor_type(self.shape, dtype), tensor_type([*lead, width], dtype)
+        split = w.op(f"stablehlo.reshape {self.query}", f"({given}) -> {whole}")
         scores = tensor_type([*lead, self.block], F32)
         scale = w.op(f"stablehlo.broadcast_in_dim {scale}, dims = []", f"(tensor<f32>) -> {scores}")
         sums, mixes = tensor_type(lead, F32), tensor_type([*lead, width], F32)
@@ -189,7 +243,7 @@ class _Attention:
         result = w.op(f"stablehlo.divide {mixed}, {self._over(total, width)}", mixes)
         if dtype != F32:
             result = w.op(f"stablehlo.convert {result}", f"({mixes}) -> {whole}")
-        return w.op(f"stablehlo.reshape {result}", f"({whole}) -> {w.types(query)[0]}", "attention")
+        return w.op(f"stablehlo.reshape {result}", f"({whole}) -> {given}", "attention")
 
     def _seen(self, own: str) -> tuple[str, str]:
         """The first and the last key that each position sees, i32: the keys' own, or just past."""
@@ -257,7 +311,7 @@ class _Attention:
         types = [dtype_of(self.given["query"]), dtype]
         sides = [(query, [*lead, self.width]), (key, [*lead[:2], block, self.width])]
         if types[0] != types[1]:
-            names = [self._wide(*side, own) for side, own in zip(sides, types, strict=True)]
+            names = [_widened(self.w, *side, own) for side, own in zip(sides, types, strict=True)]
             sides, types = [(n, s) for n, (_, s) in zip(names, sides, strict=True)], [F32, F32]
         found = self._product(sides, types, "[4] x [3]", scores)
         found = w.op(f"stablehlo.multiply {found}, {scale}", scores)
@@ -286,7 +340,7 @@ class _Attention:
         shapes = [*lead, self.block], [*lead[:2], self.block, self.width]
         own = dtype if allows(w.policy, "fast") else F32
         if own == F32:
-            value = self._wide(value, shapes[1], dtype)
+            value = _widened(w, value, shapes[1], dtype)
         else:
             types = f"({tensor_type(shapes[0], F32)}) -> {tensor_type(shapes[0], own)}"
             parts = w.op(f"stablehlo.convert {parts}", types)
@@ -304,12 +358,6 @@ class _Attention:
         )
         types = ", ".join([w.types(node)[0], *["tensor<i32>"] * 4])
         return w.op(text, f"({types}) -> {tensor_type(shape, dtype_of(node))}", name)
-
-    def _wide(self, x: str, shape: Sequence[int], dtype: DType) -> str:
-        if dtype == F32:
-            return x
-        types = f"({tensor_type(shape, dtype)}) -> {tensor_type(shape, F32)}"
-        return self.w.op(f"stablehlo.convert {x}", types)
 
     def _product(
         self, sides: Sequence[tuple[str, Sequence[int]]], types: list[DType], over: str, to: str
@@ -355,7 +403,7 @@ class _Attention:
 
 
 CPU_KERNELS: dict[str, Kernel] = {
-    "std.nn.linear::linear": Kernel("equivalent", _write_linear, _is_one_narrow_row),
+    "std.nn.linear::linear": Kernel("equivalent", _write_linear, _is_of_one_row_or_many),
     "std.nn.attention::span_attention": Kernel("equivalent", _write_span_attention, _is_of_floats),
     "std.nn.attention::rows_attention": Kernel("equivalent", _write_rows_attention, _is_of_floats),
 }
