@@ -1,0 +1,523 @@
+"""A graph of typed tensor operations, as a reader of another framework builds it.
+
+Nodes are interned: equal operations on equal inputs are one node. Shapes are `Dim`s, dtypes the
+language's names. What an operation means is what the language says of the text that `write` makes
+of it; a body of a loop or a function is closed, and knows what is outside by `arg` nodes only.
+
+| op | inputs | data |
+| --- | --- | --- |
+| input, arg, param | | name; number; path |
+| literal | | the number, of rank 0 |
+| size, iota | | a Dim, as a number; the extent |
+| those of UNARY, BINARY, COMPARE; select; cast | right-aligned, broadcast | |
+| helper | right-aligned, broadcast | the function of `helpers` |
+| reshape, expand | x | to the node's own shape, `expand` right-aligned |
+| permute, slice, concat, reduce | x, or parts | order; ranges; axis; kind and axes |
+| dot | a, b | for each, the letter of each axis, and the letters of the result |
+| define | tensors | a template, and the extents of its indices: see `define` |
+| call | arguments | what is called, generic arguments |
+| for, while, if | as `loop`, `repeat` and `branch` say | bodies |
+| method, walk | arguments | a child block's path, the body that it does |
+| item | a node of several results | which one |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from linnet.diagnostics import InternalError
+from linnet.dims import Dim, dim_max
+from linnet.weights.arrays import DTYPES
+
+Shape = tuple[Dim, ...]
+UNARY = frozenset("neg not abs exp log sqrt rsqrt sin cos tanh".split())
+BINARY = frozenset("add sub mul div rem min max and or xor shl shr".split())
+COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+ELEMENTWISE = UNARY | BINARY | COMPARE.keys() | {"select", "cast", "helper"}
+LEAVES = frozenset({"input", "arg", "param", "literal", "size"})
+FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
+WIDTHS = {"bool": 1, **{f"{kind}{bits}": bits for kind in "iu" for bits in (8, 16, 32, 64)}}
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A closed computation: its `arg` nodes are what it is given, in order of their numbers."""
+
+    results: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """One operation; `name` is what its result may be called."""
+
+    op: str
+    inputs: tuple[Node, ...] = field(repr=False)
+    data: tuple[Any, ...]
+    shape: Shape
+    dtype: str
+    name: str = ""
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def bodies(self) -> Iterator[Body]:
+        return (item for item in self.data if isinstance(item, Body))
+
+
+def constant(node: Node) -> float | int | bool | None:
+    """The number that the node is everywhere, where it is a literal."""
+    while node.op in ("expand", "reshape"):
+        [node] = node.inputs
+    return node.data[0] if node.op == "literal" else None
+
+
+def topological(results: Iterable[Node]) -> list[Node]:
+    """Every node that the results need, each after its inputs; bodies are not entered."""
+    order: list[Node] = []
+    seen: set[Node] = set()
+    stack: list[tuple[Node, bool]] = [(node, False) for node in reversed(list(results))]
+    while stack:
+        node, done = stack.pop()
+        if done:
+            order.append(node)
+        elif node not in seen:
+            seen.add(node)
+            stack.append((node, True))
+            stack.extend((each, False) for each in reversed(node.inputs) if each not in seen)
+    return order
+
+
+def within(results: Iterable[Node]) -> Iterator[Node]:
+    """Every node that the results need, those in bodies too."""
+    for node in topological(results):
+        yield node
+        for body in node.bodies:
+            yield from within(body.results)
+
+
+class Graph:
+    """Makes nodes, one of a kind; the shape of what it makes follows from the inputs."""
+
+    def __init__(self) -> None:
+        self.known: dict[Any, Node] = {}
+
+    def node(
+        self,
+        op: str,
+        inputs: Iterable[Node] = (),
+        data: Sequence[Any] = (),
+        *,
+        shape: Sequence[Dim] = (),
+        dtype: str = "",
+        name: str = "",
+    ) -> Node:
+        """The node of these parts."""
+        inputs, data, shape = tuple(inputs), tuple(data), tuple(shape)
+        key = op, inputs, tuple(_exact(item) for item in data), shape, dtype
+        if key not in self.known:
+            self.known[key] = Node(op, inputs, data, shape, dtype, name)
+        return self.known[key]
+
+    def named(self, node: Node, name: str) -> Node:
+        """The node called `name`, unless it is called something already."""
+        if not name or node.name or node.op in LEAVES:
+            return node
+        key = node.op, node.inputs, tuple(_exact(i) for i in node.data), node.shape, node.dtype
+        object.__setattr__(self.known.get(key, node), "name", name)
+        return node
+
+    # ------------------------------------------------ numbers
+
+    def literal(self, value: float | int | bool, dtype: str, shape: Sequence[Dim] = ()) -> Node:
+        """A number everywhere."""
+        if dtype == "bool":
+            value = bool(value)
+        elif dtype in FLOATS:
+            value = float(value)
+        else:
+            value = int(value)
+        return self.expand(self.node("literal", data=(value,), dtype=dtype), shape)
+
+    def iota(self, shape: Sequence[Dim], axis: int, dtype: str) -> Node:
+        """Positions along one axis."""
+        made = self.node("iota", data=(shape[axis],), shape=(shape[axis],), dtype=dtype)
+        return self.broadcast(made, shape, (axis,))
+
+    # ------------------------------------------------ elementwise
+
+    def elementwise(
+        self,
+        op: str,
+        inputs: Sequence[Node],
+        dtype: str | None = None,
+        data: Sequence[Any] = (),
+    ) -> Node:
+        """An operation on elements; what is broadcast to fit is given as it was before."""
+        if op == "sub" and inputs[0].dtype in FLOATS and _is(inputs[1], 0):
+            return self.fitted(inputs[0], inputs)
+        if (op in ("mul", "div") and _is(inputs[1], 1)) or (
+            op == "add" and inputs[0].dtype not in FLOATS and _is(inputs[1], 0)
+        ):
+            return self.fitted(inputs[0], inputs)
+        if (op == "mul" and _is(inputs[0], 1)) or (
+            op == "add" and inputs[0].dtype not in FLOATS and _is(inputs[0], 0)
+        ):
+            return self.fitted(inputs[1], inputs)
+        if op == "max" and inputs[0].dtype in FLOATS:
+            for one, other in (inputs, inputs[::-1]):
+                if constant(one) == -math.inf:
+                    return self.fitted(other, inputs)
+        shape = broadcast_shape([node.shape for node in inputs])
+        given = list(inputs)
+        for at, node in enumerate(given):
+            if node.op == "expand":
+                narrow = [*given[:at], node.inputs[0], *given[at + 1 :]]
+                if broadcast_shape([each.shape for each in narrow]) == shape:
+                    given = narrow
+        if dtype is None:
+            dtype = "bool" if op in COMPARE else given[-1].dtype
+        if op == "cast":
+            [x] = given
+            if x.dtype == dtype:
+                return self.fitted(x, inputs)
+            if x.op == "literal" and "bool" not in (dtype, x.dtype):
+                if dtype in FLOATS or float(x.data[0]).is_integer():
+                    return self.literal(x.data[0], dtype, shape)
+        numbers = [constant(node) for node in given]
+        if shape and None not in numbers:
+            scalars = [self.node("literal", (), [n], dtype=x.dtype) for n, x in zip(numbers, given)]
+            return self.expand(self.elementwise(op, scalars, dtype, data), shape)
+        if given and None not in numbers:
+            number = _folded(op, [DTYPES[x.dtype].type(n) for n, x in zip(numbers, given)])
+            if number is not None:
+                return self.literal(number.item(), dtype)
+        return self.node(op, given, data, shape=shape, dtype=dtype)
+
+    def fitted(self, x: Node, inputs: Sequence[Node]) -> Node:
+        """x at the shape that all of the inputs have together."""
+        return self.expand(x, broadcast_shape([node.shape for node in inputs]))
+
+    def cast(self, x: Node, dtype: str) -> Node:
+        return self.elementwise("cast", [x], dtype)
+
+    def helper(self, name: str, *inputs: Node, dtype: str | None = None) -> Node:
+        """A function of `helpers` on elements."""
+        return self.elementwise("helper", inputs, dtype or inputs[0].dtype, (name,))
+
+    def square(self, x: Node) -> Node:
+        return self.elementwise("mul", [x, x])
+
+    # ------------------------------------------------ moves
+
+    def reshape(self, x: Node, shape: Sequence[Dim]) -> Node:
+        """The elements of x in row-major order."""
+        shape = tuple(shape)
+        if x.shape == shape:
+            return x
+        if (number := constant(x)) is not None:
+            return self.literal(number, x.dtype, shape)
+        if x.op == "reshape":
+            return self.reshape(x.inputs[0], shape)
+        if x.op == "expand" and (moved := _spread(x, shape)) is not None:
+            return self.expand(self.reshape(x.inputs[0], moved), shape)
+        if not _splits_or_merges(x.shape, shape):
+            flat = self.node("reshape", [x], shape=(product(x.shape),), dtype=x.dtype)
+            return self.node("reshape", [flat], shape=shape, dtype=x.dtype)
+        return self.node("reshape", [x], shape=shape, dtype=x.dtype)
+
+    def expand(self, x: Node, shape: Sequence[Dim]) -> Node:
+        """x repeated along the axes of size 1 and those in front that it lacks."""
+        shape = tuple(shape)
+        if x.shape == shape:
+            return x
+        if x.op == "expand":
+            return self.expand(x.inputs[0], shape)
+        ones = [axis for axis in x.shape if axis != ONE]
+        if [axis for axis in shape if axis != ONE] == ones:
+            return self.reshape(x, shape)
+        return self.node("expand", [x], shape=shape, dtype=x.dtype)
+
+    def broadcast(self, x: Node, shape: Sequence[Dim], axes: Sequence[int]) -> Node:
+        """x with its axis `i` at `axes[i]` of the shape, repeated along all others."""
+        if list(axes) != sorted(axes):
+            order = sorted(range(len(axes)), key=lambda i: axes[i])
+            x, axes = self.permute(x, order), sorted(axes)
+        first = min(axes, default=len(shape))
+        wide = [ONE] * (len(shape) - first)
+        for at, axis in enumerate(axes):
+            wide[axis - first] = x.shape[at]
+        return self.expand(self.reshape(x, wide), shape)
+
+    def permute(self, x: Node, order: Sequence[int]) -> Node:
+        """x with its axis `order[i]` at place i."""
+        if list(order) == list(range(x.rank)):
+            return x
+        if x.op == "permute":
+            return self.permute(x.inputs[0], [x.data[0][i] for i in order])
+        shape = [x.shape[i] for i in order]
+        if constant(x) is not None:
+            return self.reshape(x, shape)
+        return self.node("permute", [x], [tuple(order)], shape=shape, dtype=x.dtype)
+
+    def slice(self, x: Node, ranges: Sequence[tuple[Dim, Dim, int]]) -> Node:
+        """From each axis the positions of `range(start, stop, step)`."""
+        if all(a == ZERO and b == n and s == 1 for (a, b, s), n in zip(ranges, x.shape, strict=True)):
+            return x
+        shape = [(b - a + (s - 1)) // s if s > 1 else b - a for a, b, s in ranges]
+        return self.node("slice", [x], [tuple(ranges)], shape=shape, dtype=x.dtype)
+
+    def part(self, x: Node, axis: int, start: Dim | int, stop: Dim | int) -> Node:
+        """The positions from start to stop of one axis."""
+        ranges = [(ZERO, size, 1) for size in x.shape]
+        ranges[axis] = Dim.of(start), Dim.of(stop), 1
+        return self.slice(x, ranges)
+
+    def concat(self, parts: Sequence[Node], axis: int) -> Node:
+        """The parts one after another along an axis."""
+        parts = [part for part in parts if part.shape[axis] != ZERO] or list(parts[:1])
+        if len(parts) == 1:
+            return parts[0]
+        shape = list(parts[0].shape)
+        shape[axis] = sum((part.shape[axis] for part in parts), ZERO)
+        return self.node("concat", parts, [axis], shape=shape, dtype=parts[0].dtype)
+
+    def pad(self, x: Node, value: Node, edges: Sequence[tuple[int, int, int]]) -> Node:
+        """x with `low` of the value before, `high` after and `between` amid positions of each axis.
+
+        Negative edges cut.
+        """
+        for axis, (low, high, between) in enumerate(edges):
+            if between:
+                size, rest = x.shape[axis], x.shape[axis + 1 :]
+                head = x.shape[:axis]
+                apart = self.reshape(x, [*head, size, ONE, *rest])
+                gap = self.expand(value, [*head, size, Dim.of(between), *rest])
+                spread = self.concat([apart, gap], axis + 1)
+                whole = self.reshape(spread, [*head, size * (between + 1), *rest])
+                x = self.part(whole, axis, 0, size * (between + 1) - between)
+            x = self.part(x, axis, max(-low, 0), x.shape[axis] - max(-high, 0))
+            shape = list(x.shape)
+            parts = [x]
+            if low > 0:
+                shape[axis] = Dim.of(low)
+                parts.insert(0, self.expand(value, shape))
+            if high > 0:
+                shape[axis] = Dim.of(high)
+                parts.append(self.expand(value, shape))
+            x = self.concat(parts, axis)
+        return x
+
+    # ------------------------------------------------ sums
+
+    def reduce(self, kind: str, x: Node, axes: Sequence[int]) -> Node:
+        """`sum`, `prod`, `max`, `min`, `any` or `all` over the axes, which go."""
+        axes = tuple(sorted(axes))
+        if not axes:
+            return x
+        shape = [size for axis, size in enumerate(x.shape) if axis not in axes]
+        return self.node("reduce", [x], [kind, axes], shape=shape, dtype=x.dtype)
+
+    def dot(self, a: Node, b: Node, of_a: str, of_b: str, result: str) -> Node:
+        """The sum of the products over the letters that are not in the result."""
+        sizes = dict(zip(of_a + of_b, a.shape + b.shape, strict=True))
+        shape = [sizes[letter] for letter in result]
+        return self.node("dot", [a, b], [of_a, of_b, result], shape=shape, dtype=a.dtype)
+
+    def define(
+        self,
+        template: str,
+        inputs: Sequence[Node],
+        outputs: Sequence[Dim],
+        reduced: Sequence[Dim] = (),
+        *,
+        dtype: str,
+        name: str = "",
+    ) -> Node:
+        """A tensor by its elements, in the language's index notation.
+
+        `$0, $1, ...` are the indices, of the result first and then those reduced over;
+        `@2[...]` is an element of the third input, and `#0` the extent of the first index.
+        """
+        data = [template, tuple(outputs), tuple(reduced)]
+        return self.node("define", inputs, data, shape=outputs, dtype=dtype, name=name)
+
+    # ------------------------------------------------ calls and control
+
+    def call(
+        self,
+        function: str,
+        inputs: Sequence[Node],
+        *,
+        shape: Sequence[Dim],
+        dtype: str,
+        generics: Sequence[str] = (),
+        name: str = "",
+    ) -> Node:
+        """An item of the standard library, `std.nn.softmax::softmax`."""
+        data = (function, tuple(generics))
+        return self.node("call", inputs, data, shape=shape, dtype=dtype, name=name)
+
+    def arg(self, number: int, like: Node, name: str = "") -> Node:
+        """What a body is given."""
+        return self.node("arg", (), [number], shape=like.shape, dtype=like.dtype, name=name)
+
+    def items(self, node: Node, like: Sequence[Node]) -> list[Node]:
+        """The results of a node that has several, typed as those of its body."""
+        return [
+            self.node("item", [node], [at], shape=each.shape, dtype=each.dtype)
+            for at, each in enumerate(like)
+        ]
+
+    def loop(
+        self,
+        constants: Sequence[Node],
+        carried: Sequence[Node],
+        count: Dim,
+        body: Callable[[list[Node], Node, list[Node]], tuple[list[Node], list[Node]]],
+    ) -> tuple[list[Node], list[Node]]:
+        """`for`: the body gives the next of what is carried, and what is stacked.
+
+        It gets the constants, the turn's number (i64) and what is carried.
+        """
+        given = [self.arg(i, node, node.name) for i, node in enumerate(constants)]
+        turn = self.node("arg", (), [len(given)], dtype="i64", name="i")
+        held = [self.arg(len(given) + 1 + i, node, node.name) for i, node in enumerate(carried)]
+        new, stacked = body(given, turn, held)
+        whole = Body((*new, *stacked))
+        made = self.node("for", [*constants, *carried], [whole, count, len(carried)])
+        shapes = [node.shape for node in new] + [(count, *node.shape) for node in stacked]
+        out = [
+            self.node("item", [made], [at], shape=shape, dtype=node.dtype, name=node.name)
+            for at, (shape, node) in enumerate(zip(shapes, whole.results, strict=True))
+        ]
+        return out[: len(new)], out[len(new) :]
+
+    def repeat(
+        self, constants: Sequence[Node], carried: Sequence[Node], test: Body, body: Body
+    ) -> list[Node]:
+        """`while`: both bodies get the constants and what is carried."""
+        made = self.node("while", [*constants, *carried], [test, body, len(carried)])
+        return self.items(made, body.results)
+
+    def branch(self, chosen: Node, inputs: Sequence[Node], bodies: Sequence[Body]) -> list[Node]:
+        """`if`, or a chain of them: `chosen` is a bool, or the i32 number of a body."""
+        made = self.node("if", [chosen, *inputs], bodies)
+        return self.items(made, bodies[0].results)
+
+    # ------------------------------------------------ rewriting
+
+    def rebuilt(self, node: Node, inputs: Sequence[Node]) -> Node:
+        """The same operation on other inputs of the same types."""
+        if tuple(inputs) == node.inputs:
+            return node
+        return self.node(
+            node.op, inputs, node.data, shape=node.shape, dtype=node.dtype, name=node.name
+        )
+
+    def substitute(self, results: Sequence[Node], known: Mapping[Node, Node]) -> list[Node]:
+        """The results with some nodes in the place of others."""
+        new = dict(known)
+        for node in topological(results):
+            if node not in new:
+                new[node] = self.rebuilt(node, [new[each] for each in node.inputs])
+        return [new[node] for node in results]
+
+
+ZERO, ONE = Dim.of(0), Dim.of(1)
+
+
+def product(shape: Iterable[Dim]) -> Dim:
+    found = ONE
+    for axis in shape:
+        found = found * axis
+    return found
+
+
+def broadcast_shape(shapes: Sequence[Shape]) -> Shape:
+    """The shape of right-aligned operands together."""
+    rank = max(map(len, shapes), default=0)
+    out: list[Dim] = []
+    for at in range(rank):
+        axes = [s[len(s) - rank + at] for s in shapes if len(s) - rank + at >= 0]
+        wide = [axis for axis in axes if axis != ONE]
+        if any(axis != wide[0] for axis in wide):
+            raise InternalError("porting", f"shapes do not broadcast: {shapes}")
+        out.append(wide[0] if wide else ONE)
+    return tuple(out)
+
+
+def largest(a: Dim, b: Dim) -> Dim:
+    return dim_max(a, b)
+
+
+def _folded(op: str, values: Sequence[Any]) -> Any:
+    """What an operation gives on numbers, where every machine gives the same; else None."""
+    with np.errstate(all="ignore"):
+        match op, values:
+            case "neg", [x] if x.dtype.kind == "f":
+                return -x
+            case ("add" | "sub" | "mul" | "eq" | "ne" | "lt" | "le" | "gt" | "ge"), [a, b]:
+                if a.dtype.kind != "b":
+                    return getattr(a, f"__{op}__")(b)
+            case "div", [a, b] if a.dtype.kind == "f":
+                return a / b
+            case ("and" | "or"), [a, b] if a.dtype.kind == "b":
+                return a & b if op == "and" else a | b
+            case "not", [x] if x.dtype.kind == "b":
+                return ~x
+            case "select", [c, a, b]:
+                return a if c else b
+    return None
+
+
+def _is(node: Node, value: float) -> bool:
+    return constant(node) == value and constant(node) is not True
+
+
+def _exact(item: Any) -> Any:
+    """A key that tells 1.0 from True, and 0.0 from -0.0."""
+    return (type(item).__name__, repr(item)) if isinstance(item, (bool, int, float)) else item
+
+
+def _spread(x: Node, shape: Shape) -> list[Dim] | None:
+    """The shape of x's own input that broadcasts to `shape`, where only axes of 1 come or go."""
+    [source] = x.inputs
+    own = [ONE] * (x.rank - source.rank) + list(source.shape)
+    sizes = [(mine, whole) for mine, whole in zip(own, x.shape, strict=True) if whole != ONE]
+    if [whole for _, whole in sizes] != [axis for axis in shape if axis != ONE]:
+        return None
+    told = iter(sizes)
+    return [ONE if axis == ONE else next(told)[0] for axis in shape]
+
+
+def _splits_or_merges(old: Shape, new: Shape) -> bool:
+    """Each group of neighbouring axes becomes one axis, or one axis such a group."""
+    a, b = [x for x in old if x != ONE], [x for x in new if x != ONE]
+    while a or b:
+        if not a or not b:
+            return False
+        left, right, taken = a.pop(0), b.pop(0), [1, 1]
+        while left != right:
+            if taken[1] == 1 and a and _divides(left, right):
+                left, taken[0] = left * a.pop(0), taken[0] + 1
+            elif taken[0] == 1 and b:
+                right, taken[1] = right * b.pop(0), taken[1] + 1
+            elif taken[1] == 1 and a:
+                left, taken[0] = left * a.pop(0), taken[0] + 1
+            else:
+                return False
+    return True
+
+
+def _divides(left: Dim, right: Dim) -> bool:
+    small, large = left.constant, right.constant
+    if small is not None and large is not None:
+        return small != 0 and small < large
+    return left.names() < right.names() or (left.names() == right.names() and len(right.terms) == 1)

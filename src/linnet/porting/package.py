@@ -1,0 +1,331 @@
+"""A graph and its parameters as a package: blocks, functions, checked text, weights, bindings."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from linnet.check import check
+from linnet.diagnostics import Diagnostic, ExportError, LinnetError
+from linnet.porting.graph import Body, Graph, Node, topological, within
+from linnet.porting.helpers import APPROXIMATE, HELPERS, texts_of
+from linnet.porting.members import ANY, Branch, Member, branch_of
+from linnet.porting.names import Names, dim_name, type_name, value_name
+from linnet.porting.outline import outlined, parts
+from linnet.porting.recognise import recognised
+from linnet.porting.write import Module, body_dims, dims_of, function_text, type_text
+from linnet.syntax.format import format as formatted
+from linnet.weights import write_bindings
+from linnet.weights.safetensors import write_safetensors
+from linnet.workspace import LANGUAGE, MANIFEST, Workspace
+
+WEIGHTS = "model.safetensors"
+BINDINGS = "bindings.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ExportResult:
+    """A package that was written: `linnet.torch.load(source, weights=..., bindings=...)` takes it.
+
+    source: the package's folder.
+    module, root, entry: names of the module, its root block and that block's entry.
+    weights: the file of the arrays, None where there were none to write.
+    bindings: the file that says which tensor fills each parameter.
+    notes: what was chosen, approximated or left out, a sentence each.
+    """
+
+    source: Path
+    module: str
+    root: str
+    entry: str
+    weights: Path | None
+    bindings: Path
+    notes: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Imported:
+    """A program of another framework: its inputs, members, results, and what is known of sizes."""
+
+    graph: Graph
+    inputs: list[Node]
+    members: list[Member]
+    nodes: dict[Member, Node]
+    results: list[Node]
+    facts: tuple[str, ...] = ()
+    notes: list[str] = field(default_factory=list)
+    doc: str = ""
+
+
+def export(
+    program: Imported,
+    output: str | Path,
+    *,
+    module_name: str | None,
+    root_name: str,
+    weights: str | Path | None,
+    std_root: str | Path | None,
+    entry: str = "forward",
+) -> ExportResult:
+    """The program as a package in a folder that was not there, or was empty.
+
+    Raises ExportError where the folder is not, a name cannot be one, or the text does not check;
+    nothing is left behind then.
+    """
+    place = Path(output)
+    module = _module_name(module_name, place)
+    if not re.fullmatch(r"[A-Z][A-Za-z0-9]*", root_name) or type_name(root_name) != root_name:
+        raise ExportError(
+            f"root_name {root_name!r} cannot be a block's name: a word in capitals such as `Model`"
+        )
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise ExportError(f"{place}: is there already; give a folder that is new, or empty")
+    reader = _Reader(program, root_name, entry)
+    text = reader.text(module, ())
+    problems = _findings(text, module, std_root)
+    if problems and (sizes := dims_of([node.shape for node in program.inputs])):
+        # A size of JAX is never 0, and only where that is needed it is said.
+        text = reader.text(module, tuple(f"{name} > 0" for name in sizes))
+        problems = _findings(text, module, std_root)
+    if problems:
+        told = "; ".join(f"{d.code} {d.message}" for d in problems[:5])
+        raise ExportError(
+            f"the source that was made of this program does not check, which is a limit of the "
+            f"importer: {told}",
+            tuple(problems),
+        )
+    arrays, bindings = reader.weights()
+    written = _written(place, module, text, bindings, arrays, weights)
+    notes = [*program.notes, *reader.notes]
+    return ExportResult(
+        place, module, root_name, entry, written, place / BINDINGS, tuple(dict.fromkeys(notes))
+    )
+
+
+def _module_name(wish: str | None, place: Path) -> str:
+    if wish is None:
+        return value_name(place.resolve().name)
+    if value_name(wish) != wish:
+        raise ExportError(
+            f"module_name {wish!r} cannot be a module's name; `{value_name(wish)}` could be"
+        )
+    return wish
+
+
+def _findings(text: str, module: str, std_root: str | Path | None) -> list[Diagnostic]:
+    """What checking says of the text, as the package that it will be."""
+    with tempfile.TemporaryDirectory() as folder:
+        _write_source(Path(folder), module, text)
+        analysis = check(Workspace(std_root=std_root), folder)
+        return list(analysis.findings.sorted())
+
+
+def _write_source(folder: Path, module: str, text: str) -> None:
+    (folder / "src").mkdir()
+    (folder / "src/lib.linnet").write_text(text, "utf-8", newline="\n")
+    (folder / MANIFEST).write_text(
+        f'[package]\nname = "{module}"\nversion = "0.1.0"\nlanguage = "{LANGUAGE}"\n', "utf-8"
+    )
+
+
+def _written(
+    place: Path,
+    module: str,
+    text: str,
+    bindings: Mapping[str, str],
+    arrays: Mapping[str, Any],
+    weights: str | Path | None,
+) -> Path | None:
+    """Everything beside its place, then moved there at once."""
+    file = Path(weights) if weights is not None else place / WEIGHTS
+    inside = file.resolve().parent == place.resolve()
+    made: list[Path] = []
+    folder: Path | None = None
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
+        _write_source(folder, module, text)
+        write_bindings(folder / BINDINGS, bindings)
+        if arrays:
+            target = folder / file.name if inside else file
+            if not inside and not file.exists():
+                made.append(file)
+            write_safetensors(target, arrays)
+        os.chmod(folder, 0o755)
+        if place.exists():
+            place.rmdir()
+        os.replace(folder, place)
+    except BaseException as error:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        for path in made:
+            path.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            where = error.filename or place
+            raise ExportError(f"{where}: {error.strerror}; nothing was written") from error
+        raise
+    return file if arrays else None
+
+
+class _Reader:
+    """The module's text, from what the program is."""
+
+    def __init__(self, program: Imported, root: str, entry: str) -> None:
+        self.program = program
+        self.root = root
+        self.entry = entry
+        self.notes: list[str] = []
+        graph = program.graph
+        self._keep_used()
+        self.tree = branch_of(self.kept)
+        paths = {member: path for path, member in self.tree.leaves()}
+        self.paths = paths
+        placed = {
+            program.nodes[member]: graph.node(
+                "param", (), [path], shape=member.shape, dtype=member.dtype, name=""
+            )
+            for member, path in paths.items()
+        }
+        results = graph.substitute(program.results, placed)
+        results = recognised(graph, results, self.notes)
+        self.results = outlined(graph, self.tree, results)
+
+    def _keep_used(self) -> None:
+        used = set(topological(self.program.results))
+        unused = [m for m in self.program.members if self.program.nodes[m] not in used]
+        self.kept = [m for m in self.program.members if self.program.nodes[m] in used]
+        if unused:
+            names = ", ".join(f"`{member.tensor}`" for member in unused)
+            self.notes.append(f"nothing reads {names}: left out")
+
+    def text(self, name: str, facts: tuple[str, ...]) -> str:
+        """The formatted text of the module."""
+        module = Module(Names(), facts=(*self.program.facts, *facts))
+        module.names.taken.update({self.root, *HELPERS})
+        self._reserve_items(module)
+        blocks = _Blocks(self, module)
+        root = blocks.root()
+        for helper in sorted(module.helpers & APPROXIMATE.keys()):
+            self.notes.append(APPROXIMATE[helper])
+        imports = sorted(module.imports)
+        uses = {m: sorted(i for k, i in imports if k == m) for m, _ in imports}
+        lines = [f"module {name}", ""]
+        lines += [f"use {m}::{{{', '.join(items)}}}" for m, items in uses.items()]
+        texts = [*texts_of(module.helpers), *(t for _, t in module.functions.values())]
+        return formatted("\n".join(lines) + "\n\n" + "\n\n".join([*texts, *blocks.texts, root]) + "\n")
+
+    def _reserve_items(self, module: Module) -> None:
+        """No local is called as what is imported."""
+        for node in within(self.results):
+            if node.op == "call":
+                module.names.taken.add(node.data[0].rpartition("::")[2])
+
+    def weights(self) -> tuple[dict[str, Any], dict[str, str]]:
+        """The arrays by their names in the file, and the tensor of each path."""
+        arrays: dict[str, Any] = {}
+        bindings: dict[str, str] = {}
+        for member, path in self.paths.items():
+            bindings[".".join(_positions(self.tree, path))] = member.tensor
+            if member.array is not None:
+                arrays[member.tensor] = np.asarray(member.array)
+        return arrays, bindings
+
+
+def _positions(tree: Branch, path: Sequence[str]) -> list[str]:
+    """The path as the program has it, elements of arrays by their position."""
+    out: list[str] = []
+    at: Any = tree
+    for name in path:
+        if isinstance(at, Branch):
+            array = next((a for a, names in at.arrays.items() if name in names), None)
+            out += [name] if array is None else [array, str(at.arrays[array].index(name))]
+            at = at.children[name]
+    return out
+
+
+class _Blocks:
+    """The text of each kind of block, those that are the same written once."""
+
+    def __init__(self, reader: _Reader, module: Module) -> None:
+        self.reader = reader
+        self.module = module
+        self.methods: dict[tuple[str, ...], list[Node]] = {}
+        for path, node in parts(reader.results):
+            self.methods.setdefault(path, []).append(node)
+        self.known: dict[str, str] = {}
+        self.texts: list[str] = []
+
+    def root(self) -> str:
+        program = self.reader.program
+        members, taken = self.members(self.reader.tree, ())
+        inputs = [(node, node.data[0]) for node in program.inputs]
+        dims, _ = body_dims([node.shape for node in program.inputs], Body(tuple(self.reader.results)))
+        entry = function_text(
+            self.module,
+            f"entry {self.reader.entry}",
+            inputs,
+            Body(tuple(self.reader.results)),
+            dims,
+            (),
+            taken,
+        )
+        body = "\n\n".join([*(["\n".join(members)] if members else []), entry])
+        doc = f"/// {self.reader.program.doc}\n" if self.reader.program.doc else ""
+        return f"{doc}pub block {self.reader.root} {{\n{body}\n}}"
+
+    def members(self, branch: Branch, path: tuple[str, ...]) -> tuple[list[str], set[str]]:
+        """Declarations, blocks below written first; and the names that they take."""
+        lines: list[str] = []
+        stacked = {name for names in branch.arrays.values() for name in names}
+        for name, child in branch.children.items():
+            if isinstance(child, Member):
+                lines.append(f"{child.kind} {name}: {type_text(child.shape, child.dtype)}")
+            elif name not in stacked:
+                lines.append(f"sub {name}: {self.block(child, (*path, name), name)}")
+            else:
+                for array, names in branch.arrays.items():
+                    if names[0] == name:
+                        single = array[:-1] if array.endswith("s") and len(array) > 2 else array
+                        kind = self.block(child, (*path, array, ANY), single)
+                        lines.append(f"sub {array}: [{kind}; {len(names)}]")
+        taken = {name for name in branch.children if name not in stacked} | set(branch.arrays)
+        return lines, taken
+
+    def block(self, branch: Branch, path: tuple[str, ...], name: str) -> str:
+        """The name of the block's type."""
+        members, taken = self.members(branch, path)
+        methods: list[str] = []
+        for node in self.methods.get(path, []):
+            body = node.data[2]
+            args = sorted(
+                (n for n in topological(body.results) if n.op == "arg"), key=lambda n: n.data[0]
+            )
+            dims, _ = body_dims([x.shape for x in node.inputs], body)
+            head = f"pub fn {node.data[1]}"
+            methods.append(
+                function_text(
+                    self.module, head, [(a, a.name) for a in args], body, dims, path, taken | {"forward"}
+                )
+            )
+        text = "\n\n".join(["\n".join(members), *methods])
+        if text not in self.known:
+            wish = re.sub(r"_?\d+$", "", name) or name
+            self.known[text] = self.module.names.fresh(type_name(wish))
+            self.texts.append(f"block {self.known[text]} {{\n{text}\n}}")
+        return self.known[text]
+
+
+def as_dim_name(text: str) -> str:
+    """A dimension's name as the language has it."""
+    return dim_name(text)
+
+
+__all__ = ["ExportResult", "Imported", "LinnetError", "export"]
