@@ -216,10 +216,7 @@ class Reader:
         name = eqn.primitive.name
         if name in _INLINED:
             jaxpr, constants = self.closed(params[_INLINED[name]])
-            made = self.run(jaxpr, constants, given)
-            if len(made) == 1 and name in ("jit", "pjit") and not str(params["name"]).startswith("_"):
-                return [self.titled(made[0], str(params["name"]), given)]
-            return made
+            return self.run(jaxpr, constants, given)
         for aval in [*(v.aval for v in eqn.outvars), *(v.aval for v in eqn.invars)]:
             dtype_of(aval)
         shape = shape_of(eqn.outvars[0].aval) if eqn.outvars else ()
@@ -325,12 +322,6 @@ class Reader:
             case "cond":
                 return self.branch(given, params)
         raise Unsupported("there is no translation")
-
-    def titled(self, node: Node, name: str, given: Sequence[Node]) -> Node:
-        """The node called after the function that made it, where it made it."""
-        plain = value_name(name)
-        fits = node not in given and plain not in TAKEN and "lambda" not in name and "_" != plain
-        return self.graph.named(node, plain) if fits else node
 
     def standard(self, function: str, x: Node) -> Node:
         return self.graph.call(function, [x], shape=x.shape, dtype=x.dtype)

@@ -177,10 +177,12 @@ class Graph:
         shape = broadcast_shape([node.shape for node in inputs])
         given = list(inputs)
         for at, node in enumerate(given):
-            if node.op == "expand":
-                narrow = [*given[:at], node.inputs[0], *given[at + 1 :]]
-                if broadcast_shape([each.shape for each in narrow]) == shape:
-                    given = narrow
+            while node.op == "expand" or (node.op == "reshape" and _leads_with_ones(node)):
+                node = node.inputs[0]
+                narrow = [*given[:at], node, *given[at + 1 :]]
+                if broadcast_shape([each.shape for each in narrow]) != shape:
+                    break
+                given = narrow
         if dtype is None:
             dtype = "bool" if op in COMPARE else given[-1].dtype
         if op == "cast":
@@ -358,10 +360,14 @@ class Graph:
         shape: Sequence[Dim],
         dtype: str,
         generics: Sequence[str] = (),
+        form: Sequence[str] = (),
         name: str = "",
     ) -> Node:
-        """An item of the standard library, `std.nn.softmax::softmax`."""
-        data = (function, tuple(generics))
+        """An item of the standard library, `std.nn.softmax::softmax`, or of `helpers`, `::erf`.
+
+        `form` says how each argument is given where that is not plain: `some({})`, `eps = {}`.
+        """
+        data = (function, tuple(generics), tuple(form))
         return self.node("call", inputs, data, shape=shape, dtype=dtype, name=name)
 
     def arg(self, number: int, like: Node, name: str = "") -> Node:
@@ -495,6 +501,13 @@ def _spread(x: Node, shape: Shape) -> list[Dim] | None:
         return None
     told = iter(sizes)
     return [ONE if axis == ONE else next(told)[0] for axis in shape]
+
+
+def _leads_with_ones(node: Node) -> bool:
+    """A reshape that adds axes of size 1 in front, nothing else."""
+    [x] = node.inputs
+    more = node.rank - x.rank
+    return more > 0 and node.shape == (ONE,) * more + x.shape
 
 
 def _splits_or_merges(old: Shape, new: Shape) -> bool:

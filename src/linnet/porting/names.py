@@ -47,11 +47,11 @@ class Names:
     def __init__(self, taken: Iterable[str] = ()) -> None:
         self.taken = set(taken)
 
-    def fresh(self, wish: str) -> str:
+    def fresh(self, wish: str, between: str = "_") -> str:
         """The wish, or with a number where it is taken."""
         name, number = wish, 1
         while name in self.taken or name in TAKEN:
             number += 1
-            name = f"{wish}_{number}"
+            name = f"{wish}{between}{number}"
         self.taken.add(name)
         return name

@@ -13,6 +13,7 @@ from linnet.porting.graph import Body, Graph, Node, _exact, constant, topologica
 from linnet.porting.members import ANY, Branch, Path
 
 _TRIES = 6  # places where a layer may end that are tried
+_MOVES = frozenset({"reshape", "expand", "permute", "cast"})
 _TRIVIAL = frozenset({"reshape", "expand", "permute", "cast", "item"})
 
 
@@ -245,12 +246,17 @@ def _with_method(graph: Graph, results: Sequence[Node], path: Path) -> list[Node
     """The results, with what reads the block's parameters as a call of its `forward`."""
     order = topological(results)
     own = {n for n in order if n.op == "param" and n.data[0][: len(path)] == path}
-    consumers = {n for n in order if any(each in own for each in n.inputs)}
+    moved = set(own)  # the parameters, and what is only they
+    for node in order:
+        if node.op in _MOVES and all(each in moved for each in node.inputs) and node.inputs:
+            moved.add(node)
+    consumers = {n for n in order if n not in moved and any(each in moved for each in n.inputs)}
     region = _convex(order, consumers)
     if sum(node.op not in _TRIVIAL for node in region) < 2:
         return list(results)
     if any(e.op == "param" and e not in own for n in region for e in n.inputs):
         return list(results)
+    region |= moved - own
     _absorb(order, region, results)
     outputs = [
         node

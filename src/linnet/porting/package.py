@@ -318,7 +318,7 @@ class _Blocks:
         text = "\n\n".join(["\n".join(members), *methods])
         if text not in self.known:
             wish = re.sub(r"_?\d+$", "", name) or name
-            self.known[text] = self.module.names.fresh(type_name(wish))
+            self.known[text] = self.module.names.fresh(type_name(wish), "")
             self.texts.append(f"block {self.known[text]} {{\n{text}\n}}")
         return self.known[text]
 

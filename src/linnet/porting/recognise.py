@@ -1,11 +1,362 @@
-"""Operations that belong together, as the one function of the standard library that they are."""
+"""Operations that belong together, as the one function of the standard library that they are.
+
+What is recognised means the same number for number, up to rounding: only f32 is looked at where the
+library's function has f32 inside, and the constants must be those of its body.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from linnet.porting.graph import Graph, Node
+from linnet.dims import Dim
+from linnet.porting.graph import ONE, Graph, Node, constant, topological
+
+_Rule = Callable[[Graph, Node, list[str]], Node | None]
+_ACTIVATIONS = "std.nn.activations::"
 
 
 def recognised(graph: Graph, results: Sequence[Node], notes: list[str]) -> list[Node]:
-    return list(results)
+    """The results, with every pattern below in its place; bodies of loops are looked into."""
+    new: dict[Node, Node] = {}
+    for node in topological(results):
+        made = _remade(graph, node, [new[each] for each in node.inputs], notes)
+        for rule in _RULES:
+            found = rule(graph, made, notes)
+            if found is not None:
+                made = graph.named(found, made.name)
+                break
+        new[node] = made
+    return [new[node] for node in results]
+
+
+def _remade(graph: Graph, node: Node, inputs: Sequence[Node], notes: list[str]) -> Node:
+    """The node on new inputs, its bodies recognised too."""
+    from linnet.porting.graph import Body
+
+    if not any(isinstance(item, Body) for item in node.data):
+        return graph.rebuilt(node, inputs)
+    data = [
+        Body(tuple(recognised(graph, item.results, notes))) if isinstance(item, Body) else item
+        for item in node.data
+    ]
+    return graph.node(node.op, inputs, data, shape=node.shape, dtype=node.dtype, name=node.name)
+
+
+# ---------------------------------------------------------------- parts of patterns
+
+
+def _is(node: Node, value: float) -> bool:
+    """The node is this number everywhere, as f32 has it."""
+    found = constant(node)
+    return found is not None and abs(float(found) - value) <= 1e-6 * abs(value)
+
+
+def _bare(node: Node) -> Node:
+    """The node before it was repeated or given axes of size 1."""
+    while node.op == "expand" or (node.op == "reshape" and _same_but_ones(node)):
+        node = node.inputs[0]
+    return node
+
+
+def _same_but_ones(node: Node) -> bool:
+    ones = [axis for axis in node.shape if axis != ONE]
+    return ones == [axis for axis in node.inputs[0].shape if axis != ONE]
+
+
+def _both(node: Node, op: str) -> Iterator[tuple[Node, Node]]:
+    """The operands of a commutative operation, in either order."""
+    if node.op == op:
+        a, b = node.inputs
+        yield a, b
+        yield b, a
+
+
+def _factors(node: Node) -> list[Node]:
+    """What a product is made of."""
+    if node.op == "mul":
+        return [factor for each in node.inputs for factor in _factors(each)]
+    return [node]
+
+
+def _over_last(node: Node, kind: str, x: Node) -> bool:
+    """The node is a reduction of x over its last axis, kept as an axis of size 1."""
+    bare = _bare(node)
+    if node.rank != x.rank or node.shape[-1] != ONE or bare.op != "reduce":
+        return False
+    return bare.inputs[0] is x and bare.data == (kind, (x.rank - 1,))
+
+
+def _mean_of(node: Node) -> Node | None:
+    """What the node is the mean of over the last axis: `sum / H`, or `sum * (1 / H)`."""
+    bare = _bare(node)
+    if bare.op not in ("div", "mul"):
+        return None
+    total, count = bare.inputs
+    total = _bare(total)
+    if total.op != "reduce" or total.data[0] != "sum":
+        return None
+    x = total.inputs[0]
+    if total.data[1] != (x.rank - 1,):
+        return None
+    size = x.shape[-1].constant
+    if size is None or not _is(count, size if bare.op == "div" else 1 / size):
+        return None
+    return x
+
+
+def _inverse_root(node: Node) -> tuple[Node, Node] | None:
+    """What stands under `1 / sqrt(variance + eps)`: the variance and eps."""
+    bare = _bare(node)
+    if bare.op == "rsqrt":
+        under = bare.inputs[0]
+    elif bare.op == "div" and _is(bare.inputs[0], 1) and _bare(bare.inputs[1]).op == "sqrt":
+        under = _bare(bare.inputs[1]).inputs[0]
+    else:
+        return None
+    for variance, eps in _both(_bare(under), "add"):
+        if constant(eps) is not None:
+            return variance, eps
+    return None
+
+
+# ---------------------------------------------------------------- patterns
+
+
+def _relu(graph: Graph, node: Node, notes: list[str]) -> Node | None:
+    for x, zero in _both(node, "max"):
+        if node.dtype.startswith(("f", "bf")) and constant(zero) == 0 and x.shape == node.shape:
+            if constant(x) is None:
+                return _activation(graph, "relu", x)
+    return None
+
+
+def _sigmoid(graph: Graph, node: Node, notes: list[str]) -> Node | None:
+    if node.op != "div" or not _is(node.inputs[0], 1):
+        return None
+    for one, raised in _both(_bare(node.inputs[1]), "add"):
+        if _is(one, 1) and raised.op == "exp" and raised.inputs[0].op == "neg":
+            return _activation(graph, "sigmoid", raised.inputs[0].inputs[0])
+    return None
+
+
+def _silu(graph: Graph, node: Node, notes: list[str]) -> Node | None:
+    for x, gate in _both(node, "mul"):
+        if gate.op == "call" and gate.data[0] == f"{_ACTIVATIONS}sigmoid" and gate.inputs[0] is x:
+            return _activation(graph, "silu", x)
+    return None
+
+
+def _gelu(graph: Graph, node: Node, notes: list[str]) -> Node | None:
+    """`0.5 x (1 + tanh(0.7978846 (x + 0.044715 x^3)))`, or with `erf` of x over the root of 2."""
+    if node.op != "mul" or node.dtype != "f32":
+        return None
+    factors = _factors(node)
+    rest = [f for f in factors if not _is(f, 0.5)]
+    if len(factors) != 3 or len(rest) != 2:
+        return None
+    for x, other in (rest, rest[::-1]):
+        if other.op == "helper" and other.data == ("erfc",) and _is_scaled(other.inputs[0], x, -1):
+            return _activation(graph, "gelu_erf", x)
+        for one, inner in _both(other, "add"):
+            if not _is(one, 1):
+                continue
+            if inner.op == "tanh" and _is_cubic(inner.inputs[0], x):
+                return _activation(graph, "gelu", x)
+            if inner.op == "helper" and inner.data == ("erf",) and _is_scaled(inner.inputs[0], x, 1):
+                return _activation(graph, "gelu_erf", x)
+    return None
+
+
+def _is_scaled(node: Node, x: Node, sign: int) -> bool:
+    """The node is x, or -x, over the root of 2."""
+    root = 2**0.5
+    if node.op == "neg" and sign < 0:
+        return _is_scaled(node.inputs[0], x, 1)
+    if node.op == "div" and node.inputs[0] is x:
+        return _is(node.inputs[1], sign * root)
+    for a, b in _both(node, "mul"):
+        if _is(b, sign / root) and a is x:
+            return True
+        if sign < 0 and _is(b, 1 / root) and a.op == "neg" and a.inputs[0] is x:
+            return True
+    return False
+
+
+def _is_cubic(node: Node, x: Node) -> bool:
+    for scale, total in _both(node, "mul"):
+        for own, cube in _both(total, "add"):
+            if not _is(scale, 0.7978845608028654) or own is not x:
+                continue
+            factors = _factors(cube)
+            powers = [f for f in factors if f is x]
+            rest = [f for f in factors if f is not x]
+            if len(powers) == 3 and len(rest) == 1 and _is(rest[0], 0.044715):
+                return True
+    return False
+
+
+def _softmax(graph: Graph, node: Node, notes: list[str]) -> Node | None:
+    if node.op != "div" or node.dtype != "f32" or node.inputs[0].op != "exp":
+        return None
+    raised, total = node.inputs
+    centred = raised.inputs[0]
+    if centred.op != "sub" or not _over_last(total, "sum", raised):
+        return None
+    x, peak = centred.inputs
+    if x.rank == 0 or not _over_last(peak, "max", x):
+        return None
+    return graph.call("std.nn.softmax::softmax", [x], shape=x.shape, dtype=x.dtype, name="weights")
+
+
+def _log_softmax(graph: Graph, node: Node, notes: list[str]) -> Node | None:
+    if node.op != "sub" or node.inputs[0].op != "sub":
+        return None
+    centred, logarithm = node.inputs
+    x, peak = centred.inputs
+    inner = _bare(logarithm)
+    if inner.op != "log" or x.rank == 0 or not _over_last(peak, "max", x):
+        return None
+    total = _bare(inner.inputs[0])
+    if total.op != "reduce" or total.data != ("sum", (x.rank - 1,)) or total.inputs[0].op != "exp":
+        return None
+    if total.inputs[0].inputs[0] is not centred or logarithm.shape != (*x.shape[:-1], ONE):
+        return None
+    return graph.call("::log_softmax", [x], shape=x.shape, dtype=x.dtype, name="log_weights")
+
+
+def _rms_norm(graph: Graph, node: Node, notes: list[str]) -> Node | None:
+    """`x * (1 / sqrt(mean(x^2) + eps)) * weight`, multiplied in any order."""
+    if node.op == "mul":
+        factors = _factors(node)
+    elif node.op == "div":  # x / sqrt(...): a norm without its weight is no function of the library
+        return None
+    else:
+        return None
+    if node.dtype != "f32" or len(factors) != 3:
+        return None
+    for at, factor in enumerate(factors):
+        found = _inverse_root(factor)
+        if found is None:
+            continue
+        square = _mean_of(found[0])
+        rest = factors[:at] + factors[at + 1 :]
+        for x, weight in (rest, rest[::-1]):
+            if square is not None and square.op == "mul" and square.inputs == (x, x):
+                width = x.shape[-1]
+                if _bare(weight).shape == (width,) and _keeps_last(factor, x):
+                    given = [x, _bare(weight), found[1]]
+                    return _norm(graph, "rms_norm", given, ("{}", "{}", "{}"))
+    return None
+
+
+def _keeps_last(node: Node, x: Node) -> bool:
+    """The node has one number for each row of x."""
+    return node.shape == (*x.shape[:-1], ONE)
+
+
+def _layer_norm(graph: Graph, node: Node, notes: list[str]) -> Node | None:
+    """`(x - mean) * (1 / sqrt(variance + eps)) * weight + bias`, in any order."""
+    if node.dtype != "f32" or node.op not in ("mul", "add"):
+        return None
+    shift: Node | None = None
+    products = [node]
+    if node.op == "add":
+        products = [a for a, _ in _both(node, "add")]
+    for product in products:
+        if node.op == "add":
+            shift = next(b for a, b in _both(node, "add") if a is product)
+            if product.op == "call" and product.data[0] == "std.nn.norm::layer_norm":
+                if len(product.inputs) == 3 and _bare(shift).shape == (product.shape[-1],):
+                    x, weight, eps = product.inputs
+                    return _norm(
+                        graph,
+                        "layer_norm",
+                        [x, weight, _bare(shift), eps],
+                        ("{}", "{}", "some({})", "{}"),
+                    )
+            continue
+        factors = _factors(product)
+        if len(factors) != 3:
+            continue
+        for at, factor in enumerate(factors):
+            found = _inverse_root(factor)
+            rest = factors[:at] + factors[at + 1 :]
+            for centred, weight in (rest, rest[::-1]):
+                if found is None or centred.op != "sub":
+                    continue
+                x, mean = centred.inputs
+                if _mean_of(mean) is not x or not _keeps_last(mean, x):
+                    continue
+                if _bare(weight).shape != (x.shape[-1],) or not _keeps_last(factor, x):
+                    continue
+                if _is_variance(found[0], x, centred, notes):
+                    given = [x, _bare(weight), found[1]]
+                    return _norm(graph, "layer_norm", given, ("{}", "{}", "eps = {}"))
+    return None
+
+
+def _is_variance(node: Node, x: Node, centred: Node, notes: list[str]) -> bool:
+    """The mean of the squares of what is centred, or that of the squares less the mean's square."""
+    square = _mean_of(node)
+    if square is not None and square.op == "mul":
+        return square.inputs == (centred, centred)
+    bare = _bare(node)
+    if bare.op == "call" and bare.data[0] == f"{_ACTIVATIONS}relu":
+        bare = _bare(bare.inputs[0])
+    if bare.op != "sub":
+        return False
+    of_squares, of_mean = (_bare(each) for each in bare.inputs)
+    square = _mean_of(of_squares)
+    if square is None or square.op != "mul" or square.inputs != (x, x) or of_mean.op != "mul":
+        return False
+    a, b = of_mean.inputs
+    if a is not b or _mean_of(a) is not x:
+        return False
+    notes.append(
+        "variances that are a mean of squares less a squared mean are `layer_norm`'s, which "
+        "squares what is centred: the same number, with less rounding"
+    )
+    return True
+
+
+def _norm(graph: Graph, name: str, given: Sequence[Node], form: tuple[str, ...]) -> Node:
+    x = given[0]
+    return graph.call(
+        f"std.nn.norm::{name}", given, shape=x.shape, dtype=x.dtype, form=form, name="normed"
+    )
+
+
+def _activation(graph: Graph, name: str, x: Node) -> Node:
+    return graph.call(f"{_ACTIVATIONS}{name}", [x], shape=x.shape, dtype=x.dtype)
+
+
+def _embedding(graph: Graph, node: Node, notes: list[str]) -> Node | None:
+    """Rows of a table, read at the nearest position."""
+    if node.op != "define" or len(node.inputs) != 2:
+        return None
+    table, index = node.inputs
+    last = node.rank - 1
+    own = ", ".join(f"${i}" for i in range(last))
+    if table.rank != 2 or index.dtype != "i32" or index.shape != (*node.shape[:-1], ONE):
+        return None
+    if node.data[0] != f"@0[@1[{f'{own}, ' if own else ''}0], ${last}]":
+        return None
+    ids = graph.reshape(index, node.shape[:-1])
+    return graph.call(
+        "std.nn.embedding::embedding", [ids, table], shape=node.shape, dtype=node.dtype, name="found"
+    )
+
+
+_RULES: tuple[_Rule, ...] = (
+    _softmax,
+    _log_softmax,
+    _gelu,
+    _sigmoid,
+    _silu,
+    _rms_norm,
+    _layer_norm,
+    _relu,
+    _embedding,
+)
+
+__all__ = ["Dim", "recognised"]

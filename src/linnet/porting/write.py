@@ -99,8 +99,10 @@ class Module:
     facts: tuple[str, ...] = ()
 
     def imported(self, item: str) -> str:
-        """The name of an item of the standard library, which is imported."""
+        """The name of an item of the standard library, which is imported, or of a helper."""
         module, name = item.split("::")
+        if not module:
+            return self.helped(name)
         self.imports.add((module, name))
         return name
 
@@ -318,7 +320,11 @@ class Scope:
                 return Expr(f"concat({', '.join(parts)}, axis = {node.data[0]})")
             case "call":
                 name, generics = self.module.imported(node.data[0]), ", ".join(node.data[1])
-                given = ", ".join(self.typed(x).text for x in node.inputs)
+                form = node.data[2] or ("{}",) * len(node.inputs)
+                given = ", ".join(
+                    each.format((self.operand(x) if node.data[2] else self.typed(x)).text)
+                    for each, x in zip(form, node.inputs, strict=True)
+                )
                 return Expr(f"{name}{f'<{generics}>' if generics else ''}({given})")
             case "method":
                 return Expr(self.method_text(node))
