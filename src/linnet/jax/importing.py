@@ -149,6 +149,9 @@ def _inputs(function: Any, example_inputs: Sequence[Any]) -> tuple[list[Any], li
             "`(x,)` for one"
         )
     called = _parameters(function)[1:]
+    owner = getattr(function, "__self__", None)
+    if not called and callable(owner):  # `model.apply` takes what the model is called with
+        called = _parameters(owner)
     names, out, titles = Names(), list[Any](), list[str]()
     for at, value in enumerate(example_inputs):
         name = called[at] if at < len(called) else "x"

@@ -565,6 +565,15 @@ class Operations:
             result = graph.elementwise("div", [graph.literal(1, x.dtype), result])
         return result
 
+    def power(self, x: Node, y: Node) -> Node:
+        """x to the power of y, floats; of a number, by its logarithm in f64."""
+        graph, base = self.graph, constant(x)
+        if base is None or base <= 0:
+            return graph.helper("power", x, graph.cast(y, x.dtype))
+        scale = graph.literal(math.log(base), "f64")
+        raised = graph.elementwise("exp", [graph.elementwise("mul", [graph.cast(y, "f64"), scale])])
+        return graph.cast(raised, x.dtype)
+
     def clamp(self, low: Node, x: Node, high: Node) -> Node:
         raised = self.graph.elementwise("max", [x, low])
         return self.graph.elementwise("min", [raised, high])

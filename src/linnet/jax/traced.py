@@ -7,18 +7,16 @@ import linecache
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from jax import lax
 from jax._src import source_info_util
 
 from linnet.dims import Dim, dim_max, dim_min
 from linnet.jax.operations import Operations, Unsupported
-from linnet.porting.graph import COMPARE, FLOATS, ONE, ZERO, Body, Graph, Node, Shape, constant
-from linnet.porting.names import TAKEN, dim_name, value_name
+from linnet.porting.graph import COMPARE, FLOATS, ZERO, Body, Graph, Node, Shape, constant
+from linnet.porting.names import dim_name, value_name
 from linnet.weights.arrays import dtype_name
 
 _LARGEST_CONSTANT = 8  # elements of a captured array that is written into the text
@@ -43,7 +41,6 @@ _HELPERS = {"sign": "sign", "floor": "floor", "ceil": "ceil", "expm1": "expm1", 
     "erf": "erf",
     "erfc": "erfc",
     "is_finite": "is_finite",
-    "pow": "power",
 }
 _REDUCE = {
     "reduce_sum": "sum",
@@ -228,8 +225,6 @@ class Reader:
         if name in COMPARE:
             return graph.elementwise(name, given, "bool")
         if name in _HELPERS:
-            if name == "pow":
-                given[1] = graph.cast(given[1], given[0].dtype)
             return graph.helper(_HELPERS[name], *given, dtype=dtype)
         if name in _REDUCE:
             return graph.reduce(_REDUCE[name], given[0], params["axes"])
@@ -240,6 +235,8 @@ class Reader:
         match name:
             case "convert_element_type":
                 return graph.cast(given[0], dtype)
+            case "pow":
+                return ops.power(*given)
             case "square":
                 return graph.square(given[0])
             case "integer_pow":
@@ -570,47 +567,80 @@ def _whole(number: Any) -> int:
 # ---------------------------------------------------------------- names and places
 
 
+def _frame(eqn: Any) -> Any:
+    """Where the user's own code, and no framework's, asks for an equation; None if nowhere."""
+    frames = list(source_info_util.user_frames(eqn.source_info.traceback))
+    own = [f for f in frames if not any(part in f.file_name for part in _FRAMEWORKS)]
+    return next(iter([*own, *frames]), None)
+
+
 def _place(eqn: Any) -> str:
-    frame = source_info_util.user_frame(eqn.source_info.traceback)
+    frame = _frame(eqn)
     return f" at {frame.file_name}:{frame.start_line}" if frame is not None else ""
 
 
 def _titles(eqns: Sequence[Any]) -> dict[int, str]:
     """The name that the user's own line gives to what it makes last, by the equation's number."""
     found: dict[int, str] = {}
-    lines: list[tuple[str, int] | None] = []
+    lines: list[tuple[str, int, int] | None] = []
     for eqn in eqns:
-        frame = source_info_util.user_frame(eqn.source_info.traceback)
-        own = frame is not None and not any(part in frame.file_name for part in _FRAMEWORKS)
-        lines.append((frame.file_name, frame.start_line) if own else None)
+        frame = _frame(eqn)
+        if frame is None:
+            lines.append(None)
+        else:
+            lines.append((frame.file_name, frame.start_line, _part(frame)))
     for at, line in enumerate(lines):
         if line is not None and line != (lines[at + 1] if at + 1 < len(lines) else None):
-            target = _targets(line[0]).get(line[1])
+            target = _targets(line[0]).get(line[1:])
             if target is not None:
                 found[at] = target
     return found
 
 
+def _part(frame: Any) -> int:
+    """Which element of a tuple that is assigned the frame stands in; 0 where there is none."""
+    for (line, number), (start, stop) in _columns(frame.file_name).items():
+        if line == frame.start_line and start <= frame.start_column < stop:
+            return number
+    return 0
+
+
 @lru_cache(maxsize=64)
-def _targets(file: str) -> Mapping[int, str]:
-    """The one name that each assignment of a source file assigns, for each of its lines."""
-    text = "".join(linecache.getlines(file))
+def _tree(file: str) -> ast.Module:
     try:
-        tree = ast.parse(text)
+        return ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):
-        return {}
-    found: dict[int, str] = {}
-    for node in ast.walk(tree):
-        target: ast.expr | None = None
+        return ast.Module([], [])
+
+
+@lru_cache(maxsize=64)
+def _targets(file: str) -> Mapping[tuple[int, int], str]:
+    """The name that an assignment gives, by its line and the element of a tuple."""
+    found: dict[tuple[int, int], str] = {}
+    for node in ast.walk(_tree(file)):
+        targets: list[ast.expr] = []
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
-            target = node.targets[0]
+            targets = [node.targets[0]]
+            if isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple):
+                targets = node.targets[0].elts
         elif isinstance(node, (ast.AugAssign, ast.AnnAssign)):
-            target = node.target
-        if isinstance(target, ast.Name) and isinstance(node, ast.stmt):
-            name = value_name(target.id)
-            if name not in TAKEN and name != "_":
-                found.update(dict.fromkeys(range(node.lineno, (node.end_lineno or 0) + 1), name))
+            targets = [node.target]
+        for number, target in enumerate(targets):
+            if isinstance(target, ast.Name) and isinstance(node, ast.stmt):
+                name = value_name(target.id)
+                for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
+                    found[line, number] = name
     return found
 
 
-__all__ = ["Path", "Reader", "Unsupported", "dim", "dtype_of", "fact", "jax", "shape_of", "ONE"]
+@lru_cache(maxsize=64)
+def _columns(file: str) -> Mapping[tuple[int, int], tuple[int, int]]:
+    """Where each element of a tuple that is assigned to a tuple stands in its line."""
+    return {
+        (element.lineno, number): (element.col_offset, element.end_col_offset or 0)
+        for node in ast.walk(_tree(file))
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Tuple)
+        and isinstance(node.targets[0], ast.Tuple)
+        for number, element in enumerate(node.value.elts)
+    }

@@ -71,6 +71,62 @@ class Node:
         return (item for item in self.data if isinstance(item, Body))
 
 
+# What a value is called that nobody named.
+_WORDS = {
+    "dot": "product",
+    "sum": "total",
+    "prod": "total_product",
+    "max": "peak",
+    "min": "least",
+    "any": "some_true",
+    "all": "all_true",
+    "exp": "raised",
+    "log": "logarithm",
+    "sqrt": "root",
+    "abs": "size",
+    "cos": "cosines",
+    "sin": "sines",
+    "tanh": "squashed",
+    "rsqrt": "inverse",
+    "div": "share",
+    "mul": "scaled",
+    "add": "shifted",
+    "sub": "centred",
+    "select": "chosen",
+    "permute": "turned",
+    "concat": "joined",
+    "slice": "part",
+    "reshape": "shaped",
+    "expand": "spread",
+    "cast": "rounded",
+    "iota": "positions",
+    **dict.fromkeys(COMPARE, "mask"),
+    **dict.fromkeys(("and", "or", "not"), "mask"),
+}
+
+
+def called(node: Node) -> str:
+    """What the node's result may be called."""
+    if node.name:
+        return node.name
+    match node.op:
+        case "call":
+            return str(node.data[0]).rpartition("::")[2]
+        case "helper":
+            return f"{node.data[0]}_of"
+        case "reduce":
+            return _WORDS[node.data[0]]
+        case "dot":
+            for each in reversed(node.inputs):
+                if each.op == "param" and len(each.data[0]) > 1:
+                    return f"{each.data[0][-2]}_out" if each.data[0][-2] != "*" else "product"
+        case "method":
+            return f"{node.data[0][-1]}_out"
+        case "input" | "arg":
+            return "x"
+    return _WORDS.get(node.op, "y")
+
+
 def constant(node: Node) -> float | int | bool | None:
     """The number that the node is everywhere, where it is a literal."""
     while node.op in ("expand", "reshape"):
@@ -170,13 +226,25 @@ class Graph:
             op == "add" and inputs[0].dtype not in FLOATS and _is(inputs[0], 0)
         ):
             return self.fitted(inputs[1], inputs)
+        if op == "select" and inputs[1].dtype == "bool":
+            test, yes, no = inputs
+            if _is_true(yes) and constant(no) is False:
+                return self.fitted(test, inputs)
+            if constant(no) is False:
+                return self.elementwise("and", [test, yes])
+            if _is_true(yes):
+                return self.elementwise("or", [test, no])
+        if op == "select" and inputs[1] is inputs[2]:
+            return self.fitted(inputs[1], inputs)
         if op == "max" and inputs[0].dtype in FLOATS:
             for one, other in (inputs, inputs[::-1]):
                 if constant(one) == -math.inf:
                     return self.fitted(other, inputs)
         shape = broadcast_shape([node.shape for node in inputs])
         given = list(inputs)
-        for at, node in enumerate(given):
+        if op == "helper":  # a function, whose arguments are of one shape
+            given = [self.expand(node, shape) for node in given]
+        for at, node in enumerate(given if op != "helper" else ()):
             while node.op == "expand" or (node.op == "reshape" and _leads_with_ones(node)):
                 node = node.inputs[0]
                 narrow = [*given[:at], node, *given[at + 1 :]]
@@ -266,6 +334,9 @@ class Graph:
         shape = [x.shape[i] for i in order]
         if constant(x) is not None:
             return self.reshape(x, shape)
+        if x.op == "dot":
+            of_a, of_b, result = x.data
+            return self.dot(*x.inputs, of_a, of_b, "".join(result[i] for i in order))
         return self.node("permute", [x], [tuple(order)], shape=shape, dtype=x.dtype)
 
     def slice(self, x: Node, ranges: Sequence[tuple[Dim, Dim, int]]) -> Node:
@@ -485,6 +556,10 @@ def _folded(op: str, values: Sequence[Any]) -> Any:
 
 def _is(node: Node, value: float) -> bool:
     return constant(node) == value and constant(node) is not True
+
+
+def _is_true(node: Node) -> bool:
+    return constant(node) is True
 
 
 def _exact(item: Any) -> Any:

@@ -14,7 +14,14 @@ TAKEN = frozenset(
     | {"pad", "gather", "scatter", "std", "self", "crate"}
 )
 # What a reserved word says, in a word that is not.
-_SAID = {"kernel": "weight"}
+_SAID = {
+    "kernel": "weight",
+    "cos": "cosines",
+    "sin": "sines",
+    "max": "largest",
+    "min": "least",
+    "sum": "total",
+}
 
 
 def value_name(text: str) -> str:

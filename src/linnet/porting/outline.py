@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from linnet.porting.graph import Body, Graph, Node, _exact, constant, topological
+from linnet.porting.graph import Body, Graph, Node, _exact, called, constant, topological
 from linnet.porting.members import ANY, Branch, Path
 
 _TRIES = 6  # places where a layer may end that are tried
@@ -83,8 +83,11 @@ def _walked(
             if found is None:
                 continue
             initial, constants, last = found
-            given = [*constants, initial]
-            args = {node: graph.arg(at, node, node.name) for at, node in enumerate([*constants, first])}
+            given = [initial, *constants]
+            args = {
+                node: graph.arg(at, node, called(node) if at else "x")
+                for at, node in enumerate([first, *constants])
+            }
             known = dict(args)
             for node in order:
                 if _of(node, owner, elements[1]):
@@ -271,7 +274,10 @@ def _with_method(graph: Graph, results: Sequence[Node], path: Path) -> list[Node
     ]
     if not 1 <= len(outputs) <= 3 or any(not node.dtype for node in [*inputs, *outputs]):
         return list(results)
-    known = {node: graph.arg(at, node, node.name) for at, node in enumerate(inputs)}
+    known = {
+        node: graph.arg(at, node, called(node) if len(inputs) > 1 else "x")
+        for at, node in enumerate(inputs)
+    }
     body = Body(tuple(graph.substitute(outputs, known)))
     if len(outputs) == 1:
         [out] = outputs

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from linnet.check import check
-from linnet.diagnostics import Diagnostic, ExportError, LinnetError
+from linnet.diagnostics import Diagnostic, ExportError
 from linnet.porting.graph import Body, Graph, Node, topological, within
 from linnet.porting.helpers import APPROXIMATE, HELPERS, texts_of
 from linnet.porting.members import ANY, Branch, Member, branch_of
-from linnet.porting.names import Names, dim_name, type_name, value_name
+from linnet.porting.names import Names, type_name, value_name
 from linnet.porting.outline import outlined, parts
 from linnet.porting.recognise import recognised
 from linnet.porting.write import Module, body_dims, dims_of, function_text, type_text
@@ -246,8 +246,12 @@ def _positions(tree: Branch, path: Sequence[str]) -> list[str]:
     for name in path:
         if isinstance(at, Branch):
             array = next((a for a, names in at.arrays.items() if name in names), None)
-            out += [name] if array is None else [array, str(at.arrays[array].index(name))]
-            at = at.children[name]
+            if array is None:
+                out.append(name)
+                at = at.children[name]
+            else:  # what is below is as in the first, which stands for all
+                out += [array, str(at.arrays[array].index(name))]
+                at = at.children[at.arrays[array][0]]
     return out
 
 
@@ -317,15 +321,17 @@ class _Blocks:
             )
         text = "\n\n".join(["\n".join(members), *methods])
         if text not in self.known:
-            wish = re.sub(r"_?\d+$", "", name) or name
+            wish = _kind(branch) or re.sub(r"_?\d+$", "", name) or name
             self.known[text] = self.module.names.fresh(type_name(wish), "")
             self.texts.append(f"block {self.known[text]} {{\n{text}\n}}")
         return self.known[text]
 
 
-def as_dim_name(text: str) -> str:
-    """A dimension's name as the language has it."""
-    return dim_name(text)
-
-
-__all__ = ["ExportResult", "Imported", "LinnetError", "export"]
+def _kind(branch: Branch) -> str:
+    """What a block of these parameters is called everywhere; "" where it is called by its place."""
+    names = {name for name in branch.children if name != "bias"}
+    if names == {"weight"}:
+        [weight] = [child for name, child in branch.children.items() if name == "weight"]
+        rank = len(weight.shape) if isinstance(weight, Member) else 0
+        return {1: "Norm", 2: "Linear", 3: "Conv1d", 4: "Conv2d"}.get(rank, "")
+    return {("scale",): "Norm", ("embedding",): "Embedding"}.get(tuple(names), "")

@@ -23,6 +23,7 @@ from linnet.porting.graph import (
     Body,
     Node,
     Shape,
+    called,
     constant,
     topological,
     within,
@@ -42,33 +43,6 @@ _SIGNS = {
     "xor": ("^", _XOR),
     "or": ("|", _OR),
     **{op: (sign, _COMPARE) for op, sign in COMPARE.items()},
-}
-# What a value is called that nobody named.
-_WORDS = {
-    "dot": "product",
-    "sum": "total",
-    "prod": "total_product",
-    "max": "peak",
-    "min": "least",
-    "any": "some_true",
-    "all": "all_true",
-    "exp": "raised",
-    "tanh": "squashed",
-    "rsqrt": "inverse",
-    "div": "share",
-    "mul": "scaled",
-    "add": "shifted",
-    "sub": "centred",
-    "select": "chosen",
-    "permute": "turned",
-    "concat": "joined",
-    "slice": "part",
-    "reshape": "shaped",
-    "expand": "spread",
-    "cast": "rounded",
-    "iota": "positions",
-    **dict.fromkeys(COMPARE, "mask"),
-    **dict.fromkeys(("and", "or", "not"), "mask"),
 }
 _LETTERS = "hijklmnopqrtuvwxyzacdefg"
 _WIDEST = 56  # characters of an expression that may stand within another
@@ -181,6 +155,8 @@ class Scope:
         self.lines: list[str] = []
         self.users: dict[Node, list[Node]] = {}
         self.uses: Counter[Node] = Counter()
+        self.repeated: set[Node] = set()  # what a template reads more than once
+        self.members: frozenset[str] = frozenset()
 
     def run(self, results: Sequence[Node]) -> list[Expr]:
         """Writes what the results need; their expressions."""
@@ -190,6 +166,12 @@ class Scope:
             self.uses.update(node.inputs)
             for each in node.inputs:
                 self.users.setdefault(each, []).append(node)
+            if node.op == "define":
+                for number, each in enumerate(node.inputs):
+                    while each.op in _MOVES - {"cast"}:
+                        each = each.inputs[0]
+                    if len(re.findall(rf"@{number}\b", node.data[0])) > 1:
+                        self.repeated.add(each)
         for node in order:
             if node not in self.env:
                 self.step(node)
@@ -217,7 +199,7 @@ class Scope:
         users = self.users.get(node, [])
         if node.op in ("param", "literal", "size"):
             return True
-        if any(user.op in ("for", "while", "walk", "if") for user in users):
+        if node in self.repeated or any(u.op in ("for", "while", "walk", "if") for u in users):
             return False
         by_element = [user for user in users if user.op in _INDEXED]
         if node.op in ("expand", "permute", "reshape") and by_element and self.uses[node] == 1:
@@ -234,7 +216,9 @@ class Scope:
             return len(expr.text) <= _WIDEST
         if self.uses[node] != 1:
             return False
-        return len(expr.text) <= _WIDEST and (not node.name or len(expr.text) <= _WIDEST // 2)
+        if not users:  # what is returned
+            return len(expr.text) <= _WIDEST
+        return len(expr.text) <= (_WIDEST // 2 if node.name else _WIDEST)
 
     def let(self, node: Node, text: str, declared: str = "") -> None:
         name = self.names.fresh(self.wish(node))
@@ -243,18 +227,8 @@ class Scope:
         self.named.add(node)
 
     def wish(self, node: Node) -> str:
-        if node.name:
-            return node.name
-        match node.op:
-            case "call":
-                return str(node.data[0]).rpartition("::")[2].removeprefix("conv") or "found"
-            case "helper":
-                return f"{node.data[0]}_of"
-            case "reduce":
-                return _WORDS[node.data[0]]
-            case "method":
-                return f"{node.data[0][-1] if isinstance(node.data[0][-1], str) else 'y'}_out"
-        return _WORDS.get(node.op, "y")
+        name = called(node)
+        return f"{name}_out" if name in self.members else name
 
     # ------------------------------------------------ expressions
 
@@ -555,7 +529,9 @@ class Scope:
 
     def inner(self, env: Mapping[Node, Expr]) -> Scope:
         """The scope of a body within this function."""
-        return Scope(self.module, self.owner, self.names, env, self.letters)
+        made = Scope(self.module, self.owner, self.names, env, self.letters)
+        made.members = self.members
+        return made
 
     def variables(self, items: Sequence[Node | None], carried: Sequence[Node]) -> list[str]:
         """Declares a `var` for each value that is carried."""
@@ -633,10 +609,9 @@ class Scope:
     def _walk(self, node: Node) -> None:
         path, method, body, carried = node.data
         items = self.items_of(node)
-        split = len(node.inputs) - carried
-        names = self.variables(items, node.inputs[split:])
+        names = self.variables(items, node.inputs[:carried])
         child = self.names.fresh(_singular(path[-1]))
-        given = ", ".join([*(self.typed(x).text for x in node.inputs[:split]), *names])
+        given = ", ".join([*names, *(self.typed(x).text for x in node.inputs[carried:])])
         dims, written = body_dims([x.shape for x in node.inputs], body)
         generics = f"<{', '.join(dims)}>" if written and dims else ""
         call = f"{child}.{method}{generics}({given})"
@@ -673,10 +648,11 @@ def function_text(
     told: list[str] = []
     for node, wish in args:
         assert node is not None
-        name = names.fresh(wish or node.name or "x")
+        name = names.fresh(wish or called(node))
         env[node] = Expr(name)
         told.append(f"{name}: {type_text(node.shape, node.dtype)}")
     scope = Scope(module, owner, names, env)
+    scope.members = frozenset(taken)
     results = scope.run(body.results)
     texts = [x.text for x in results]
     returned = texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
