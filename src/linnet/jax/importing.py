@@ -8,20 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 from linnet.diagnostics import ExportError
 from linnet.jax.operations import Operations, Unsupported
-from linnet.jax.traced import Reader, dim, dtype_of, fact, shape_of
+from linnet.jax.parameters import Captured, aval_of, input_node, key_of, members_of, node_of
+from linnet.jax.traced import Reader, dtype_of, fact, shape_of
 from linnet.porting.graph import Graph, Node
-from linnet.porting.members import Member
 from linnet.porting.names import Names, value_name
 from linnet.porting.package import ExportResult, Imported, export
-from linnet.weights.arrays import dtype_name
-
-# Collections of Flax, which share the names of the modules below them.
-_COLLECTIONS = frozenset({"params", "batch_stats", "buffers", "constants"})
-
 
 def export_linnet(
     function: Any,
@@ -48,23 +42,23 @@ def export_linnet(
     inputs, titles = _inputs(function, example_inputs)
     leaves, tree = jax.tree_util.tree_flatten_with_path(params)
     problems: dict[str, None] = {}
-    members = _members(leaves, problems)
+    members = members_of(leaves, problems)
     graph, notes = Graph(), list[str]()
     given = _input_nodes(graph, inputs, titles, problems)
     if problems:
         raise _refusal(problems)
-    avals = [_aval(value) for _, value in leaves]
+    avals = [aval_of(value) for _, value in leaves]
     flat, structure = jax.tree_util.tree_flatten(tuple(example_inputs))
 
     def flattened(own: list[Any], others: list[Any]) -> Any:
         return function(tree.unflatten(own), *structure.unflatten(others))
 
     try:
-        closed = jax.make_jaxpr(flattened)(avals, [_aval(value) for value in flat])
+        closed = jax.make_jaxpr(flattened)(avals, [aval_of(value) for value in flat])
     except jax.errors.JAXTypeError as error:
         raise ExportError(f"JAX cannot trace the function: {error}") from error
-    nodes = {member: _node(graph, member) for member in members}
-    captured = _Captured(members, nodes)
+    nodes = {member: node_of(graph, member) for member in members}
+    captured = Captured(members, nodes)
     reader = Reader(graph, Operations(graph, notes), captured.node)
     own = [nodes[member] for member in members[: len(leaves)]]
     constants = [reader.constant(value) for value in closed.consts]
@@ -133,14 +127,6 @@ def _refusal(problems: dict[str, None]) -> ExportError:
 # ---------------------------------------------------------------- what is given
 
 
-def _aval(value: Any) -> Any:
-    """The shape and dtype of a value, as JAX takes it."""
-    if isinstance(value, jax.ShapeDtypeStruct):
-        return value
-    shaped: Any = jax.ShapeDtypeStruct
-    return shaped(np.shape(value), jax.dtypes.canonicalize_dtype(jax.numpy.result_type(value)))
-
-
 def _inputs(function: Any, example_inputs: Sequence[Any]) -> tuple[list[Any], list[str]]:
     """The leaves of the inputs, and what the function calls them."""
     if not isinstance(example_inputs, (list, tuple)):
@@ -157,7 +143,7 @@ def _inputs(function: Any, example_inputs: Sequence[Any]) -> tuple[list[Any], li
         name = called[at] if at < len(called) else "x"
         for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
             out.append(leaf)
-            keys = [name, *(str(_key(key)) for key in path)]
+            keys = [name, *(str(key_of(key)) for key in path)]
             titles.append(names.fresh(value_name("_".join(keys))))
     return out, titles
 
@@ -177,78 +163,13 @@ def _input_nodes(
     out: list[Node] = []
     for value, title in zip(inputs, titles, strict=True):
         try:
-            aval = _aval(value)
+            aval = aval_of(value)
             shape, dtype = shape_of(aval), dtype_of(aval)
         except (Unsupported, TypeError) as reason:
             problems[f"the input `{title}`: {reason}"] = None
             continue
-        out.append(graph.node("input", (), [title], shape=shape, dtype=dtype, name=title))
+        out.append(input_node(graph, title, shape, dtype))
     return out
-
-
-def _key(key: Any) -> str | int:
-    """One step into a pytree."""
-    for field in ("key", "idx", "name"):
-        if hasattr(key, field):
-            found = getattr(key, field)
-            return found if isinstance(found, (int, str)) else str(found)
-    return str(key)
-
-
-def _members(leaves: Sequence[tuple[Any, Any]], problems: dict[str, None]) -> list[Member]:
-    """The parameters, with the keys of their modules."""
-    paths = [[_key(key) for key in path] for path, _ in leaves]
-    while all(len(path) > 1 and path[-1] in ("value", "raw_value") for path in paths) and paths:
-        paths = [path[:-1] for path in paths]
-    tensors = [".".join(map(str, path)) or "params" for path in paths]
-    roots = {path[0] for path in paths if path}
-    if roots and roots <= _COLLECTIONS and all(len(path) > 1 for path in paths):
-        short = [tuple(path[1:]) for path in paths]
-        if len(set(short)) == len(short):
-            paths = [list(path) for path in short]
-    out: list[Member] = []
-    for path, tensor, (_, value) in zip(paths, tensors, leaves, strict=True):
-        try:
-            aval = _aval(value)
-            shape, dtype = tuple(map(dim, aval.shape)), dtype_of(aval)
-        except (Unsupported, TypeError) as reason:
-            problems[f"the parameter `{tensor}`: {reason}"] = None
-            continue
-        array = None if isinstance(value, jax.ShapeDtypeStruct) else np.asarray(value, aval.dtype)
-        out.append(Member(tuple(path) or ("params",), tensor, shape, dtype, array))
-    return out
-
-
-def _node(graph: Graph, member: Member) -> Node:
-    """The member before its path is known: by its tensor."""
-    return graph.node("param", (), [("", member.tensor)], shape=member.shape, dtype=member.dtype)
-
-
-class _Captured:
-    """Arrays that a function holds itself: buffers of the root block."""
-
-    def __init__(self, members: list[Member], nodes: dict[Member, Node]) -> None:
-        self.members = members
-        self.nodes = nodes
-        self.names = Names(str(member.keys[0]) for member in members)
-        self.known: dict[tuple[Any, ...], Node] = {}
-
-    def node(self, array: Any, graph: Graph) -> Node:
-        key = (array.shape, str(array.dtype), array.tobytes())
-        if key not in self.known:
-            name = dtype_name(array.dtype)
-            if name is None or name.startswith("f8"):
-                raise Unsupported(f"a constant of dtype {array.dtype} has no counterpart")
-            flat = array.reshape(-1)
-            shape = tuple(map(dim, array.shape))
-            if array.size and (flat == flat[0]).all():
-                self.known[key] = graph.literal(flat[0].item(), name, shape)
-            else:
-                tensor = self.names.fresh("constant")
-                member = Member((tensor,), tensor, shape, name, array, "buffer")
-                self.members.append(member)
-                self.nodes[member] = self.known[key] = _node(graph, member)
-        return self.known[key]
 
 
 def _facts(values: Sequence[Any]) -> tuple[str, ...]:

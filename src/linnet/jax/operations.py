@@ -378,7 +378,7 @@ class Operations:
         if kind == "put":
             return self._put(x, indices, updates, extents, test, reads, old)
         none = {"sum": 0, "prod": 1}.get(kind)
-        identity = graph.literal(_lowest(kind, x.dtype) if none is None else none, x.dtype)
+        identity = graph.literal(lowest(kind, x.dtype) if none is None else none, x.dtype)
         joined = graph.define(
             f"{kind}[{over}] if {test} {{ {value} }} else {{ @3 }}" if over else
             f"if {test} {{ {value} }} else {{ @3 }}",
@@ -464,7 +464,7 @@ class Operations:
         """`sum`, `prod`, `max` or `min` of what stands up to each position."""
         graph = self.graph
         none = {"sum": 0, "prod": 1}.get(kind)
-        identity = graph.literal(_lowest(kind, x.dtype) if none is None else none, x.dtype)
+        identity = graph.literal(lowest(kind, x.dtype) if none is None else none, x.dtype)
         other = x.rank
         at = [f"${other if i == axis else i}" for i in range(x.rank)]
         sign = ">=" if reverse else "<="
@@ -495,7 +495,7 @@ class Operations:
             test += f" || {here} != {here}"
         return graph.define(
             f"min[${last}] if {test} {{ iota<{dtype}>(#{last})[${last}] }} else {{ @2 }}",
-            [x, best, graph.literal(_lowest("min", dtype), dtype)],
+            [x, best, graph.literal(lowest("min", dtype), dtype)],
             [x.shape[i] for i in kept],
             [x.shape[axis]],
             dtype=dtype,
@@ -588,7 +588,7 @@ def _marks(rank: int, count: int) -> list[str]:
     return [f"${rank + at}" for at in range(count)]
 
 
-def _lowest(kind: str, dtype: str) -> float | int:
+def lowest(kind: str, dtype: str) -> float | int:
     """What a `max` or `min` over nothing is."""
     if dtype in FLOATS:
         return -math.inf if kind == "max" else math.inf

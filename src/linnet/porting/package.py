@@ -208,7 +208,9 @@ class _Reader:
 
     def text(self, name: str, facts: tuple[str, ...]) -> str:
         """The formatted text of the module."""
-        module = Module(Names(), facts=(*self.program.facts, *facts))
+        members = frozenset(name for path, _ in self.tree.leaves() for name in path)
+        members |= {name for name in _arrays(self.tree)}
+        module = Module(Names(), facts=(*self.program.facts, *facts), members=members)
         module.names.taken.update({self.root, *HELPERS})
         self._reserve_items(module)
         blocks = _Blocks(self, module)
@@ -237,6 +239,12 @@ class _Reader:
             if member.array is not None:
                 arrays[member.tensor] = np.asarray(member.array)
         return arrays, bindings
+
+
+def _arrays(tree: Branch) -> set[str]:
+    """The names of all arrays of blocks."""
+    below = [_arrays(child) for child in tree.children.values() if isinstance(child, Branch)]
+    return set(tree.arrays).union(*below)
 
 
 def _positions(tree: Branch, path: Sequence[str]) -> list[str]:

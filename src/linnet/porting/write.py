@@ -71,14 +71,16 @@ class Module:
     helpers: set[str] = field(default_factory=set)
     functions: dict[Any, tuple[str, str]] = field(default_factory=dict)  # name and text by body
     facts: tuple[str, ...] = ()
+    members: frozenset[str] = frozenset()  # names of members, which hide what is imported
 
     def imported(self, item: str) -> str:
         """The name of an item of the standard library, which is imported, or of a helper."""
         module, name = item.split("::")
         if not module:
             return self.helped(name)
-        self.imports.add((module, name))
-        return name
+        told = f"{name}_of" if name in self.members else name
+        self.imports.add((module, name if told == name else f"{name} as {told}"))
+        return told
 
     def helped(self, name: str) -> str:
         self.helpers.add(name)
