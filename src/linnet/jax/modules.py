@@ -367,7 +367,7 @@ class _Reader:
             updates,
             windows=told.update_window_dims,
             inserted=told.inserted_window_dims,
-            batching=told.operand_batching_dims,
+            batching=told.input_batching_dims,
             index_batching=told.scatter_indices_batching_dims,
             mapped=told.scattered_dims_to_operand_dims,
             vector=vector,
@@ -415,8 +415,8 @@ class _Reader:
         wanted = graph.iota(x.shape, axis, positions.dtype)
         for kind, name in (("max", "gt"), ("min", "lt")):
             better = graph.elementwise(name, [a, b], "bool")
-            if x.dtype in FLOATS:
-                better = graph.elementwise("or", [better, graph.elementwise("ne", [a, a], "bool")])
+            # JAX asks for NaN of integers too.
+            better = graph.elementwise("or", [better, graph.elementwise("ne", [a, a], "bool")])
             same = graph.elementwise("eq", [a, b], "bool")
             earlier = graph.elementwise("lt", [i, j], "bool")
             tie = graph.elementwise("and", [same, earlier])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -418,16 +419,24 @@ class Operations:
             one = f"iota<i64>(#{rank + at})[${rank + at}]"
             turn = one if not turn else f"({turn}) * #{rank + at} + {one}"
         over = ", ".join(f"${rank + at}" for at in range(len(extents)))
+        # Only along the axes that have a say in it.
+        told = [axis for axis in range(rank) if f"[${axis}]" in test]
+        number = {axis: at for at, axis in enumerate(told)}
+        number |= {rank + at: len(told) + at for at in range(len(extents))}
         last = graph.define(
-            f"max[{over}] if {test} {{ {turn} }} else {{ -1 }}",
-            [x, indices, updates],
-            x.shape,
+            re.sub(
+                r"([$#])(\d+)",
+                lambda mark: f"{mark[1]}{number[int(mark[2])]}",
+                f"max[{over}] if {test} {{ {turn} }} else {{ -1 }}".replace("@1", "@0"),
+            ),
+            [indices],
+            [x.shape[axis] for axis in told],
             extents,
             dtype="i64",
             name="last",
         )
-        here = ", ".join(f"${i}" for i in range(rank))
-        each = f"@3[{here}]"
+        here = ", ".join(f"${i}" for i in told)
+        each = f"@3[{here}]" if told else "@3"
         places = list(reads)
         rest = each
         for at in reversed(range(len(extents))):

@@ -277,6 +277,12 @@ class Reader:
                 return graph.slice(given[0], ranges)
             case "concatenate":
                 return graph.concat(given, params["dimension"])
+            case "stack":
+                axis = params.get("axis", params.get("dimension", 0)) % len(shape)
+                one = [*shape[:axis], Dim.of(1), *shape[axis + 1 :]]
+                return graph.concat([graph.reshape(x, one) for x in given], axis)
+            case "tile":
+                return self.tile(given[0], [dim(n) for n in params["reps"]])
             case "split":
                 return self.split(given[0], params["axis"], params["sizes"])
             case "pad":
@@ -341,6 +347,14 @@ class Reader:
             out.append(self.graph.part(x, axis, start, start + size))
             start = start + size
         return out
+
+    def tile(self, x: Node, counts: Sequence[Dim]) -> Node:
+        """x again and again along its axes."""
+        pairs = list(zip(counts, x.shape, strict=True))
+        apart = [size for _, own in pairs for size in (Dim.of(1), own)]
+        wide = [size for pair in pairs for size in pair]
+        spread = self.graph.expand(self.graph.reshape(x, apart), wide)
+        return self.graph.reshape(spread, [count * own for count, own in pairs])
 
     def convolution(self, given: Sequence[Node], params: Mapping[str, Any]) -> Node:
         numbers = params["dimension_numbers"]

@@ -310,7 +310,7 @@ class Graph:
         if x.op == "expand":
             return self.expand(x.inputs[0], shape)
         ones = [axis for axis in x.shape if axis != ONE]
-        if [axis for axis in shape if axis != ONE] == ones:
+        if x.op != "literal" and [axis for axis in shape if axis != ONE] == ones:
             return self.reshape(x, shape)
         return self.node("expand", [x], shape=shape, dtype=x.dtype)
 
@@ -392,9 +392,18 @@ class Graph:
     def reduce(self, kind: str, x: Node, axes: Sequence[int]) -> Node:
         """`sum`, `prod`, `max`, `min`, `any` or `all` over the axes, which go."""
         axes = tuple(sorted(axes))
-        if not axes:
-            return x
+        if all(x.shape[axis] == ONE for axis in axes):
+            return self.reshape(x, [n for axis, n in enumerate(x.shape) if axis not in axes])
         shape = [size for axis, size in enumerate(x.shape) if axis not in axes]
+        if (number := constant(x)) is not None and kind != "prod":
+            count = product(x.shape[axis] for axis in axes)
+            if kind != "sum":
+                return self.literal(number, x.dtype, shape)
+            if count.constant is not None and x.dtype != "bool":
+                return self.literal(number * count.constant, x.dtype, shape)
+            times = self.node("size", (), [count], dtype=x.dtype)
+            value = self.node("literal", (), [number], dtype=x.dtype)
+            return self.expand(self.elementwise("mul", [value, times]), shape)
         return self.node("reduce", [x], [kind, axes], shape=shape, dtype=x.dtype)
 
     def dot(self, a: Node, b: Node, of_a: str, of_b: str, result: str) -> Node:

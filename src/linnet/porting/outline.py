@@ -260,6 +260,7 @@ def _with_method(graph: Graph, results: Sequence[Node], path: Path) -> list[Node
     if any(e.op == "param" and e not in own for n in region for e in n.inputs):
         return list(results)
     region |= moved - own
+    _join(order, region)
     _absorb(order, region, results)
     outputs = [
         node
@@ -300,6 +301,13 @@ def _convex(order: Sequence[Node], consumers: set[Node]) -> set[Node]:
         if node in before:
             before.update(each for each in node.inputs if each in after)
     return before & after
+
+
+def _join(order: Sequence[Node], region: set[Node]) -> None:
+    """What only joins values of the region, such as the sum after a branch, is part of it."""
+    for node in order:
+        if node not in region and len(set(node.inputs) & region) > 1 and set(node.inputs) <= region:
+            region.add(node)
 
 
 def _absorb(order: Sequence[Node], region: set[Node], results: Sequence[Node]) -> None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from linnet.dims import Dim
-from linnet.porting.graph import ONE, Graph, Node, constant, topological
+from linnet.porting.graph import ONE, Body, Graph, Node, constant, topological
 
 _Rule = Callable[[Graph, Node, list[str]], Node | None]
 _ACTIVATIONS = "std.nn.activations::"
@@ -31,8 +30,6 @@ def recognised(graph: Graph, results: Sequence[Node], notes: list[str]) -> list[
 
 def _remade(graph: Graph, node: Node, inputs: Sequence[Node], notes: list[str]) -> Node:
     """The node on new inputs, its bodies recognised too."""
-    from linnet.porting.graph import Body
-
     if not any(isinstance(item, Body) for item in node.data):
         return graph.rebuilt(node, inputs)
     data = [
@@ -104,16 +101,25 @@ def _mean_of(node: Node) -> Node | None:
     return x
 
 
-def _inverse_root(node: Node) -> tuple[Node, Node] | None:
-    """What stands under `1 / sqrt(variance + eps)`: the variance and eps."""
+def _divided(node: Node) -> tuple[list[Node], list[tuple[Node, Node, Node]]]:
+    """What a product is made of, and of what `1 / sqrt(variance + eps)`: the variance, eps, where."""
+    if node.op == "mul":
+        a, b = (_divided(each) for each in node.inputs)
+        return [*a[0], *b[0]], [*a[1], *b[1]]
     bare = _bare(node)
-    if bare.op == "rsqrt":
-        under = bare.inputs[0]
-    elif bare.op == "div" and _is(bare.inputs[0], 1) and _bare(bare.inputs[1]).op == "sqrt":
-        under = _bare(bare.inputs[1]).inputs[0]
-    else:
-        return None
-    for variance, eps in _both(_bare(under), "add"):
+    if bare.op == "rsqrt" and (under := _offset(bare.inputs[0])) is not None:
+        return [], [(*under, node)]
+    if node.op == "div" and _bare(node.inputs[1]).op == "sqrt":
+        x, root = node.inputs
+        if (under := _offset(_bare(root).inputs[0])) is not None:
+            rest, more = ([], []) if _is(x, 1) else _divided(x)
+            return rest, [*more, (*under, root)]
+    return [node], []
+
+
+def _offset(node: Node) -> tuple[Node, Node] | None:
+    """A variance and the number that is added to it."""
+    for variance, eps in _both(_bare(node), "add"):
         if constant(eps) is not None:
             return variance, eps
     return None
@@ -225,28 +231,27 @@ def _log_softmax(graph: Graph, node: Node, notes: list[str]) -> Node | None:
 
 
 def _rms_norm(graph: Graph, node: Node, notes: list[str]) -> Node | None:
-    """`x * (1 / sqrt(mean(x^2) + eps)) * weight`, multiplied in any order."""
-    if node.op == "mul":
-        factors = _factors(node)
-    elif node.op == "div":  # x / sqrt(...): a norm without its weight is no function of the library
+    """`x / sqrt(mean(x^2) + eps) * weight`, multiplied in any order."""
+    found = _normed(node)
+    if found is None:
         return None
-    else:
-        return None
-    if node.dtype != "f32" or len(factors) != 3:
-        return None
-    for at, factor in enumerate(factors):
-        found = _inverse_root(factor)
-        if found is None:
-            continue
-        square = _mean_of(found[0])
-        rest = factors[:at] + factors[at + 1 :]
-        for x, weight in (rest, rest[::-1]):
-            if square is not None and square.op == "mul" and square.inputs == (x, x):
-                width = x.shape[-1]
-                if _bare(weight).shape == (width,) and _keeps_last(factor, x):
-                    given = [x, _bare(weight), found[1]]
-                    return _norm(graph, "rms_norm", given, ("{}", "{}", "{}"))
+    rest, variance, eps, root = found
+    square = _mean_of(variance)
+    for x, weight in (rest, rest[::-1]):
+        if square is not None and square.op == "mul" and square.inputs == (x, x):
+            if _bare(weight).shape == (x.shape[-1],) and _keeps_last(root, x):
+                return _norm(graph, "rms_norm", [x, _bare(weight), eps], ("{}", "{}", "{}"))
     return None
+
+
+def _normed(node: Node) -> tuple[list[Node], Node, Node, Node] | None:
+    """Two factors over a root: them, the variance, eps, and where the root stands."""
+    if node.dtype != "f32" or node.op not in ("mul", "div"):
+        return None
+    rest, roots = _divided(node)
+    if len(rest) != 2 or len(roots) != 1:
+        return None
+    return rest, *roots[0]
 
 
 def _keeps_last(node: Node, x: Node) -> bool:
@@ -255,43 +260,25 @@ def _keeps_last(node: Node, x: Node) -> bool:
 
 
 def _layer_norm(graph: Graph, node: Node, notes: list[str]) -> Node | None:
-    """`(x - mean) * (1 / sqrt(variance + eps)) * weight + bias`, in any order."""
-    if node.dtype != "f32" or node.op not in ("mul", "add"):
+    """`(x - mean) / sqrt(variance + eps) * weight`, in any order; with a bias added."""
+    for product, shift in _both(node, "add"):
+        if product.op == "call" and product.data[0] == "std.nn.norm::layer_norm":
+            if len(product.inputs) == 3 and _bare(shift).shape == (product.shape[-1],):
+                x, weight, eps = product.inputs
+                given = [x, weight, _bare(shift), eps]
+                return _norm(graph, "layer_norm", given, ("{}", "{}", "some({})", "{}"))
+    found = _normed(node)
+    if found is None:
         return None
-    shift: Node | None = None
-    products = [node]
-    if node.op == "add":
-        products = [a for a, _ in _both(node, "add")]
-    for product in products:
-        if node.op == "add":
-            shift = next(b for a, b in _both(node, "add") if a is product)
-            if product.op == "call" and product.data[0] == "std.nn.norm::layer_norm":
-                if len(product.inputs) == 3 and _bare(shift).shape == (product.shape[-1],):
-                    x, weight, eps = product.inputs
-                    return _norm(
-                        graph,
-                        "layer_norm",
-                        [x, weight, _bare(shift), eps],
-                        ("{}", "{}", "some({})", "{}"),
-                    )
+    rest, variance, eps, root = found
+    for centred, weight in (rest, rest[::-1]):
+        if centred.op != "sub":
             continue
-        factors = _factors(product)
-        if len(factors) != 3:
-            continue
-        for at, factor in enumerate(factors):
-            found = _inverse_root(factor)
-            rest = factors[:at] + factors[at + 1 :]
-            for centred, weight in (rest, rest[::-1]):
-                if found is None or centred.op != "sub":
-                    continue
-                x, mean = centred.inputs
-                if _mean_of(mean) is not x or not _keeps_last(mean, x):
-                    continue
-                if _bare(weight).shape != (x.shape[-1],) or not _keeps_last(factor, x):
-                    continue
-                if _is_variance(found[0], x, centred, notes):
-                    given = [x, _bare(weight), found[1]]
-                    return _norm(graph, "layer_norm", given, ("{}", "{}", "eps = {}"))
+        x, mean = centred.inputs
+        if _mean_of(mean) is x and _keeps_last(mean, x) and _keeps_last(root, x):
+            if _bare(weight).shape == (x.shape[-1],) and _is_variance(variance, x, centred, notes):
+                given = [x, _bare(weight), eps]
+                return _norm(graph, "layer_norm", given, ("{}", "{}", "eps = {}"))
     return None
 
 
@@ -358,5 +345,3 @@ _RULES: tuple[_Rule, ...] = (
     _relu,
     _embedding,
 )
-
-__all__ = ["Dim", "recognised"]

@@ -397,43 +397,66 @@ class Scope:
         return out
 
     def _indexed(self, node: Node) -> None:
-        name = ""
-        if node.op == "dot":
-            of_a, of_b, result = node.data
-            letters = result + "".join(c for c in dict.fromkeys(of_a + of_b) if c not in result)
-            sizes = dict(zip(of_a + of_b, (*node.inputs[0].shape, *node.inputs[1].shape), strict=True))
-            told = dict(zip(letters, self.indices([sizes[c] for c in letters]), strict=True))
-            a = self.element(node.inputs[0], [told[c] for c in of_a]).at(_MUL)
-            b = self.element(node.inputs[1], [told[c] for c in of_b]).at(_UNARY)
-            left = [told[c] for c in result]
-            over = [told[c] for c in letters if c not in result]
-            summed = f"sum[{', '.join(over)}] " if over else ""
-            text = f"{summed}{a} * {b}"
-        elif node.op == "reduce":
-            [x] = node.inputs
-            kind, axes = node.data
-            kept = [i for i in range(x.rank) if i not in axes]
-            told_list = self.indices([x.shape[i] for i in [*kept, *axes]])
-            told_at = dict(zip([*kept, *axes], told_list, strict=True))
-            left, over = [told_at[i] for i in kept], [told_at[i] for i in axes]
-            body = self.element(x, [told_at[i] for i in range(x.rank)])
-            text = f"{kind}[{', '.join(over)}] {body.text}"
-        else:
-            template, outputs, reduced = node.data
-            letters_list = self.indices([*outputs, *reduced])
-            left = letters_list[: len(outputs)]
-            extents = [*outputs, *reduced]
-            text = self.filled(template, node.inputs, letters_list, extents)
+        left, over, text = self.by_elements(node)
+        if any(not re.search(rf"\b{letter}\b", text) for letter in over):
+            # What is repeated along an axis that is reduced must have that axis.
+            for each in node.inputs:
+                if each not in self.named and each.rank:
+                    self.let(each, self.expression(each).text)
+            left, over, text = self.by_elements(node)
+        # An index that stands nowhere has no extent: the result is the same along its axis.
+        held = [letter for letter in left if re.search(rf"\b{letter}\b", text)]
         name = self.names.fresh(self.wish(node))
-        axes = f"[{', '.join(left)}]" if left else ""
+        axes = f"[{', '.join(held)}]" if held else ""
         self.lines.append(f"let {name}{axes} = {text}")
+        if held != left:
+            known = [size if i in held else ONE for i, size in zip(left, node.shape, strict=True)]
+            wide = f"reshape({name}, {shape_text(tuple(known))})"
+            if tuple(known) != node.shape:
+                wide = f"broadcast_to({wide}, {shape_text(node.shape)})"
+            name = self.names.fresh(name)
+            self.lines.append(f"let {name} = {wide}")
         self.env[node] = Expr(name)
         self.named.add(node)
 
+    def by_elements(self, node: Node) -> tuple[list[str], list[str], str]:
+        """The indices of the result, those that are reduced over, and an element's text."""
+        if node.op == "define":
+            template, outputs, reduced = node.data
+            extents = [*outputs, *reduced]
+            told = self.indices(extents)
+            text = self.filled(template, node.inputs, told, extents)
+            return told[: len(outputs)], told[len(outputs) :], text
+        if node.op == "reduce":
+            [x] = node.inputs
+            kind, axes = node.data
+            kept = [i for i in range(x.rank) if i not in axes]
+            places = [*kept, *axes]
+            named = dict(zip(places, self.indices([x.shape[i] for i in places]), strict=True))
+            over = [named[i] for i in axes]
+            body = self.element(x, [named[i] for i in range(x.rank)])
+            return [named[i] for i in kept], over, f"{kind}[{', '.join(over)}] {body.text}"
+        of_a, of_b, result = node.data
+        a, b = node.inputs
+        sizes = dict(zip(of_a + of_b, (*a.shape, *b.shape), strict=True))
+        letters = [*result, *(c for c in dict.fromkeys(of_a + of_b) if c not in result)]
+        held = dict(zip(letters, self.indices([sizes[c] for c in letters]), strict=True))
+        over = [held[c] for c in letters if c not in result]
+        summed = f"sum[{', '.join(over)}] " if over else ""
+        left = self.element(a, [held[c] for c in of_a]).at(_MUL)
+        right = self.element(b, [held[c] for c in of_b]).at(_UNARY)
+        return [held[c] for c in result], over, f"{summed}{left} * {right}"
+
     def filled(
-        self, template: str, inputs: Sequence[Node], letters: Sequence[str], extents: Sequence[Dim]
+        self,
+        template: str,
+        inputs: Sequence[Node],
+        letters: Sequence[str],
+        extents: Sequence[Dim],
+        whole: str = "",
     ) -> str:
         """A template with its indices, extents and elements written in."""
+        whole = whole or template
         out, at = "", 0
         while at < len(template):
             mark = re.match(r"([$#@])(\d+)", template[at:])
@@ -457,9 +480,15 @@ class Scope:
                 if template[at : at + 1] == "[":
                     stop = _closing(template, at)
                     inner = _split(template[at + 1 : stop])
-                    places = [self.filled(part, inputs, letters, extents) for part in inner]
+                    places = [self.filled(part, inputs, letters, extents, whole) for part in inner]
                     at = stop + 1
-                out += self.element(inputs[number], places).at(_UNARY)
+                x = inputs[number]
+                others = [o for i, o in enumerate(inputs) if re.search(rf"@{i}\b", whole)]
+                told = any(o.dtype == x.dtype and constant(o) is None for o in others)
+                if (value := constant(x)) is not None and not told and math.isfinite(value):
+                    out += self.typed(_scalar(x)).text
+                else:
+                    out += self.element(x, places).at(_UNARY)
         return out
 
     # ------------------------------------------------ calls and control
@@ -712,6 +741,13 @@ def _narrowed(shape: Shape, at: Sequence[str]) -> list[str]:
     """The positions of an operand that is broadcast to all of these."""
     kept = at[len(at) - len(shape) :]
     return ["0" if size == ONE else i for size, i in zip(shape, kept, strict=True)]
+
+
+def _scalar(node: Node) -> Node:
+    """The number that a node is everywhere."""
+    while node.op != "literal":
+        [node] = node.inputs
+    return node
 
 
 def _units_only(node: Node) -> bool:
