@@ -452,7 +452,7 @@ class Reader:
                 if length.constant is not None:
                     last = graph.literal(length.constant - 1, "i64")
                 at = graph.elementwise("sub", [last, turn])
-            rows = [_row(graph, x, at) for x in known[consts + len(captured) :]]
+            rows = [graph.row(x, at) for x in known[consts + len(captured) :]]
             own = known[consts : consts + len(captured)]
             made = self.run(jaxpr, own, [*known[:consts], *held, *rows])
             return made[:carry], made[carry:]
@@ -488,7 +488,7 @@ class Reader:
                     values.append(graph.elementwise("add", [count, start]))
                 else:
                     values.append(next(own))
-            rows = [_row(graph, x, turn) for x in known[consts + len(captured) :]]
+            rows = [graph.row(x, turn) for x in known[consts + len(captured) :]]
             inner = known[consts : consts + len(captured)]
             made = self.run(jaxpr, inner, [*known[:consts], *values, *rows])
             return [made[at] for at in kept], made[carry:]
@@ -545,13 +545,6 @@ class Reader:
         if len(bodies) == 2 and chosen.op == "cast" and chosen.inputs[0].dtype == "bool":
             chosen = chosen.inputs[0]
         return graph.branch(chosen, [*rest, *fixed], bodies)
-
-
-def _row(graph: Graph, x: Node, at: Node) -> Node:
-    """The part of x at a position of its first axis."""
-    shape = x.shape[1:]
-    places = ", ".join(["@1", *(f"${i}" for i in range(len(shape)))])
-    return graph.define(f"@0[{places}]", [x, at], shape, dtype=x.dtype, name=x.name or "row")
 
 
 def _counters(jaxpr: Any, consts: int, carry: int, first: Sequence[Node]) -> dict[int, int]:

@@ -12,6 +12,7 @@ of it; a body of a loop or a function is closed, and knows what is outside by `a
 | those of UNARY, BINARY, COMPARE; select; cast | right-aligned, broadcast | |
 | helper | right-aligned, broadcast | the function of `helpers` |
 | reshape, expand | x | to the node's own shape, `expand` right-aligned |
+| row | x, an integer | x at a position of its first axis |
 | permute, slice, concat, reduce | x, or parts | order; ranges; axis; kind and axes |
 | dot | a, b | for each, the letter of each axis, and the letters of the result |
 | define | tensors | a template, and the extents of its indices: see `define` |
@@ -24,6 +25,7 @@ of it; a body of a loop or a function is closed, and knows what is outside by `a
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -105,13 +107,33 @@ _WORDS = {
 }
 
 
+_CALLED = {
+    **dict.fromkeys(("relu", "gelu", "gelu_erf", "silu"), "activated"),
+    **dict.fromkeys(("conv1d", "conv2d", "conv2d_rect"), "convolved"),
+    "sigmoid": "gate",
+    "softmax": "weights",
+    "log_softmax": "log_weights",
+    "embedding": "found",
+}
+
+
+def _made_by(block: str) -> str:
+    """What a value is called that a block's parameters made."""
+    name = re.sub(r"_\d+$", "", block)
+    return "product" if name in ("*", "out", "") else f"{name}_out"
+
+
 def called(node: Node) -> str:
     """What the node's result may be called."""
     if node.name:
         return node.name
     match node.op:
         case "call":
-            return str(node.data[0]).rpartition("::")[2]
+            name = str(node.data[0]).rpartition("::")[2]
+            return _CALLED.get(name, f"{name}_of")
+        case "row":
+            [x, _] = node.inputs
+            return str(x.data[0][-1]) if x.op == "param" else x.name or "row"
         case "helper":
             return f"{node.data[0]}_of"
         case "reduce":
@@ -119,9 +141,9 @@ def called(node: Node) -> str:
         case "dot":
             for each in reversed(node.inputs):
                 if each.op == "param" and len(each.data[0]) > 1:
-                    return f"{each.data[0][-2]}_out" if each.data[0][-2] != "*" else "product"
+                    return _made_by(each.data[0][-2])
         case "method":
-            return f"{node.data[0][-1]}_out"
+            return _made_by(node.data[0][-1])
         case "input" | "arg":
             return "x"
     return _WORDS.get(node.op, "y")
@@ -241,6 +263,10 @@ class Graph:
                 if constant(one) == -math.inf:
                     return self.fitted(other, inputs)
         shape = broadcast_shape([node.shape for node in inputs])
+        if shape and shape[0] == ONE and all(_may_lose_ones(node, len(shape)) for node in inputs):
+            told = shape[next((i for i, n in enumerate(shape) if n != ONE), len(shape)) :]
+            narrow = [self.reshape(n, n.shape[max(0, n.rank - len(told)) :]) for n in inputs]
+            return self.reshape(self.elementwise(op, narrow, dtype, data), shape)
         given = list(inputs)
         if op == "helper":  # a function, whose arguments are of one shape
             given = [self.expand(node, shape) for node in given]
@@ -351,6 +377,10 @@ class Graph:
         ranges = [(ZERO, size, 1) for size in x.shape]
         ranges[axis] = Dim.of(start), Dim.of(stop), 1
         return self.slice(x, ranges)
+
+    def row(self, x: Node, at: Node) -> Node:
+        """x at a position of its first axis, the nearest where that is outside."""
+        return self.node("row", [x, at], shape=x.shape[1:], dtype=x.dtype)
 
     def concat(self, parts: Sequence[Node], axis: int) -> Node:
         """The parts one after another along an axis."""
@@ -592,6 +622,13 @@ def _leads_with_ones(node: Node) -> bool:
     [x] = node.inputs
     more = node.rank - x.rank
     return more > 0 and node.shape == (ONE,) * more + x.shape
+
+
+def _may_lose_ones(node: Node, rank: int) -> bool:
+    """Nothing is lost where the node's axes of size 1 in front go."""
+    return node.rank < rank or constant(node) is not None or (
+        node.op == "reshape" and _leads_with_ones(node)
+    )
 
 
 def _splits_or_merges(old: Shape, new: Shape) -> bool:

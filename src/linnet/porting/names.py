@@ -16,6 +16,7 @@ TAKEN = frozenset(
 # What a reserved word says, in a word that is not.
 _SAID = {
     "kernel": "weight",
+    "var": "variance",
     "cos": "cosines",
     "sin": "sines",
     "max": "largest",
@@ -39,6 +40,11 @@ def type_name(text: str) -> str:
     """A name of a block, in capitals."""
     name = "".join(part[:1].upper() + part[1:] for part in value_name(text).split("_"))
     return f"{name}Block" if name in TAKEN else name
+
+
+def singular(name: str) -> str:
+    """A name of one of several."""
+    return name[:-1] if name.endswith("s") and len(name) > 2 else name
 
 
 def dim_name(text: str) -> str:

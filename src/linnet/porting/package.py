@@ -18,7 +18,7 @@ from linnet.diagnostics import Diagnostic, ExportError
 from linnet.porting.graph import Body, Graph, Node, topological, within
 from linnet.porting.helpers import APPROXIMATE, HELPERS, texts_of
 from linnet.porting.members import ANY, Branch, Member, branch_of
-from linnet.porting.names import Names, type_name, value_name
+from linnet.porting.names import Names, singular, type_name, value_name
 from linnet.porting.outline import outlined, parts
 from linnet.porting.recognise import recognised
 from linnet.porting.write import Module, body_dims, dims_of, function_text, type_text
@@ -305,8 +305,7 @@ class _Blocks:
             else:
                 for array, names in branch.arrays.items():
                     if names[0] == name:
-                        single = array[:-1] if array.endswith("s") and len(array) > 2 else array
-                        kind = self.block(child, (*path, array, ANY), single)
+                        kind = self.block(child, (*path, array, ANY), singular(array))
                         lines.append(f"sub {array}: [{kind}; {len(names)}]")
         taken = {name for name in branch.children if name not in stacked} | set(branch.arrays)
         return lines, taken
@@ -329,7 +328,8 @@ class _Blocks:
             )
         text = "\n\n".join(["\n".join(members), *methods])
         if text not in self.known:
-            wish = _kind(branch) or re.sub(r"_?\d+$", "", name) or name
+            single = re.sub(r"_?\d+$", "", name) or name
+            wish = _kind(branch) or (singular(single) if single != name else single)
             self.known[text] = self.module.names.fresh(type_name(wish), "")
             self.texts.append(f"block {self.known[text]} {{\n{text}\n}}")
         return self.known[text]

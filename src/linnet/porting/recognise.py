@@ -78,7 +78,7 @@ def _factors(node: Node) -> list[Node]:
 def _over_last(node: Node, kind: str, x: Node) -> bool:
     """The node is a reduction of x over its last axis, kept as an axis of size 1."""
     bare = _bare(node)
-    if node.rank != x.rank or node.shape[-1] != ONE or bare.op != "reduce":
+    if bare.op != "reduce" or not _keeps_last(node, x):
         return False
     return bare.inputs[0] is x and bare.data == (kind, (x.rank - 1,))
 
@@ -211,7 +211,7 @@ def _softmax(graph: Graph, node: Node, notes: list[str]) -> Node | None:
     x, peak = centred.inputs
     if x.rank == 0 or not _over_last(peak, "max", x):
         return None
-    return graph.call("std.nn.softmax::softmax", [x], shape=x.shape, dtype=x.dtype, name="weights")
+    return graph.call("std.nn.softmax::softmax", [x], shape=x.shape, dtype=x.dtype)
 
 
 def _log_softmax(graph: Graph, node: Node, notes: list[str]) -> Node | None:
@@ -225,9 +225,9 @@ def _log_softmax(graph: Graph, node: Node, notes: list[str]) -> Node | None:
     total = _bare(inner.inputs[0])
     if total.op != "reduce" or total.data != ("sum", (x.rank - 1,)) or total.inputs[0].op != "exp":
         return None
-    if total.inputs[0].inputs[0] is not centred or logarithm.shape != (*x.shape[:-1], ONE):
+    if total.inputs[0].inputs[0] is not centred or not _keeps_last(logarithm, x):
         return None
-    return graph.call("::log_softmax", [x], shape=x.shape, dtype=x.dtype, name="log_weights")
+    return graph.call("::log_softmax", [x], shape=x.shape, dtype=x.dtype)
 
 
 def _rms_norm(graph: Graph, node: Node, notes: list[str]) -> Node | None:
@@ -256,7 +256,7 @@ def _normed(node: Node) -> tuple[list[Node], Node, Node, Node] | None:
 
 def _keeps_last(node: Node, x: Node) -> bool:
     """The node has one number for each row of x."""
-    return node.shape == (*x.shape[:-1], ONE)
+    return node.shape == (*x.shape[:-1], ONE) or (x.rank == 1 and not node.shape)
 
 
 def _layer_norm(graph: Graph, node: Node, notes: list[str]) -> Node | None:
@@ -330,7 +330,7 @@ def _embedding(graph: Graph, node: Node, notes: list[str]) -> Node | None:
         return None
     ids = graph.reshape(index, node.shape[:-1])
     return graph.call(
-        "std.nn.embedding::embedding", [ids, table], shape=node.shape, dtype=node.dtype, name="found"
+        "std.nn.embedding::embedding", [ids, table], shape=node.shape, dtype=node.dtype
     )
 
 

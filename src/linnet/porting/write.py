@@ -28,7 +28,7 @@ from linnet.porting.graph import (
     topological,
     within,
 )
-from linnet.porting.names import Names
+from linnet.porting.names import Names, singular
 from linnet.weights.arrays import DTYPES
 
 # How tightly an expression holds together, loosest first.
@@ -204,7 +204,7 @@ class Scope:
         if node in self.repeated or any(u.op in ("for", "while", "walk", "if") for u in users):
             return False
         by_element = [user for user in users if user.op in _INDEXED]
-        if node.op in ("expand", "permute", "reshape") and by_element and self.uses[node] == 1:
+        if node.op in ("expand", "permute", "reshape", "row") and by_element and self.uses[node] == 1:
             if node.op != "reshape" or _units_only(node):
                 return True
         if by_element and node.op not in _MOVES:
@@ -276,6 +276,10 @@ class Scope:
                     value = self.operand(x).text
                     return Expr(f"fill<{node.dtype}>({shape_text(node.shape)}, {value})")
                 return Expr(f"broadcast_to({self.typed(x).text}, {shape_text(node.shape)})")
+            case "row":
+                x, at = node.inputs
+                rest = ", ..." if node.rank else ""
+                return Expr(f"{self.typed(x).at(_ATOM)}[{self.typed(at).text}{rest}]")
             case "permute":
                 order = ", ".join(map(str, node.data[0]))
                 return Expr(f"permute({self.typed(node.inputs[0]).text}, [{order}])")
@@ -364,6 +368,9 @@ class Scope:
             case "permute":
                 places = dict(zip(node.data[0], at, strict=True))
                 return self.element(node.inputs[0], [places[i] for i in range(node.rank)])
+            case "row":
+                x, position = node.inputs
+                return self.element(x, [self.typed(position).text, *at])
             case "reshape" if _units_only(node):
                 kept = [i for i, size in zip(at, node.shape, strict=True) if size != ONE]
                 [x], told = node.inputs, iter(kept)
@@ -641,7 +648,7 @@ class Scope:
         path, method, body, carried = node.data
         items = self.items_of(node)
         names = self.variables(items, node.inputs[:carried])
-        child = self.names.fresh(_singular(path[-1]))
+        child = self.names.fresh(singular(path[-1]))
         given = ", ".join([*names, *(self.typed(x).text for x in node.inputs[carried:])])
         dims, written = body_dims([x.shape for x in node.inputs], body)
         generics = f"<{', '.join(dims)}>" if written and dims else ""
@@ -775,10 +782,6 @@ def _split(text: str) -> list[str]:
         else:
             parts[-1] += char
     return [part.strip() for part in parts] if text.strip() else []
-
-
-def _singular(name: str) -> str:
-    return name[:-1] if name.endswith("s") and len(name) > 2 else f"{name}_element"
 
 
 def _numbered(body: Body) -> dict[int, Node]:
