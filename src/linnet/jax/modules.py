@@ -14,8 +14,9 @@ from jaxlib.mlir.dialects import stablehlo
 
 from linnet.diagnostics import ExportError
 from linnet.dims import Dim
-from linnet.jax.operations import Operations, Unsupported, lowest
+from linnet.jax.operations import Operations, UnknownDtype, Unsupported, lowest
 from linnet.jax.parameters import Captured, input_node, members_of, node_of
+from linnet.jax.traced import is_untyped, untyped
 from linnet.porting.graph import FLOATS, Body, Graph, Node, Shape, constant
 from linnet.porting.members import Member
 from linnet.porting.names import Names, value_name
@@ -165,18 +166,23 @@ class _Reader:
 
     def outcome(self, op: Any, given: list[Node], env: Mapping[Any, Node]) -> list[Node]:
         try:
-            types = [_typed(result.type) for result in op.results]
+            if any(is_untyped(x) for x in given):
+                raise UnknownDtype("what it is given is of no dtype of the language")
+            own = op.name == "func.call"  # what is wrong in it is said there
+            types = [] if own else [_typed(result.type) for result in op.results]
             made = self.value(op, op.name.partition(".")[2], given, types, env)
         except Unsupported as reason:
-            self.problems[f"`{op.name}` at {_place(op)}: {reason}"] = None
+            if not any(is_untyped(x) for x in given):  # one mistake is one error
+                self.problems[f"`{op.name}` at {_place(op)}: {reason}"] = None
             return [self.unknown(result.type) for result in op.results]
         return made if isinstance(made, list) else [made]
 
     def unknown(self, type: Any) -> Node:
+        """Stands for what could not be translated, so that the rest is looked at too."""
         try:
             shape, dtype = _typed(type)
         except Unsupported:
-            shape, dtype = (), "f32"
+            return untyped(self.graph)
         return self.graph.node("input", (), ["?"], shape=shape, dtype=dtype)
 
     # ------------------------------------------------ operations
@@ -540,7 +546,7 @@ def _typed(type: Any) -> tuple[Shape, str]:
     text = str(ranked.element_type)
     name = {"i1": "bool"}.get(text, text.replace("ui", "u") if text.startswith("ui") else text)
     if dtype_name(name) is None or name.startswith("f8"):
-        raise Unsupported(f"the dtype {text} has no counterpart in the language")
+        raise UnknownDtype(f"the dtype {text} has no counterpart in the language")
     if not ranked.has_static_shape:
         raise Unsupported(
             f"{type} has no fixed shape; export the function with `export_linnet` and symbolic "

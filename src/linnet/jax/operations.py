@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from linnet.dims import Dim
-from linnet.porting.graph import FLOATS, ONE, ZERO, Graph, Node, Shape, constant
+from linnet.porting.graph import FLOATS, ONE, ZERO, Graph, Node, Shape, constant, known_size
 
 Pairs = Sequence[tuple[int, int]]
 _SPATIAL = {1: "conv1d", 2: "conv2d_rect"}
@@ -16,6 +16,10 @@ _SPATIAL = {1: "conv1d", 2: "conv2d_rect"}
 
 class Unsupported(Exception):
     """An operation that has no translation, and why."""
+
+
+class UnknownDtype(Unsupported):
+    """A dtype that the language has not."""
 
 
 @dataclass(slots=True)
@@ -208,6 +212,18 @@ class Operations:
     ) -> Node:
         """Slices of x at positions; outside of x they are the nearest ones, or `fill`."""
         graph = self.graph
+        if len(mapped) == 1 and not batching and set(indices.shape) <= {ONE}:
+            [axis] = mapped
+            start = _start(indices, x.shape[axis], sizes[axis], within=fill is not None)
+            if start is not None:  # one slice at a place that is known
+                shape = list(x.shape)
+                parts = [(ZERO, size, 1) for size in sizes]
+                parts[axis] = start, start + sizes[axis], 1
+                whole = graph.slice(x, parts)
+                places = iter(size for i, size in enumerate(sizes) if i not in collapsed)
+                rank = indices.rank - 1 + x.rank - len(collapsed)
+                shape = [next(places) if i in offset else ONE for i in range(rank)]
+                return graph.reshape(whole, shape)
         wide = [i for i in range(x.rank) if i not in collapsed and i not in batching]
         own = [i for i in range(indices.rank) if i != vector]  # the axes of the positions
         rank = len(own) + len(wide)
@@ -265,16 +281,10 @@ class Operations:
 
     def dynamic_slice(self, x: Node, starts: Sequence[Node], sizes: Shape) -> Node:
         """A part of x from positions that are moved so that it lies in x."""
-        if all(constant(node) is not None for node in starts):
-            ranges: list[tuple[Dim, Dim, int]] = []
-            for node, whole, size in zip(starts, x.shape, sizes, strict=True):
-                at, most = int(constant(node) or 0), (whole - size).constant
-                if most is None and at != 0:
-                    break
-                first = Dim.of(max(0, min(at, most or 0)))
-                ranges.append((first, first + size, 1))
-            else:
-                return self.graph.slice(x, ranges)
+        known = [_start(*each) for each in zip(starts, x.shape, sizes, strict=True)]
+        if None not in known:
+            ranges = [(a, a + n, 1) for a, n in zip(known, sizes, strict=True) if a is not None]
+            return self.graph.slice(x, ranges)
         places: list[str] = []
         for axis, (node, whole, size) in enumerate(zip(starts, x.shape, sizes, strict=True)):
             if size == whole:
@@ -586,6 +596,20 @@ class Operations:
     def clamp(self, low: Node, x: Node, high: Node) -> Node:
         raised = self.graph.elementwise("max", [x, low])
         return self.graph.elementwise("min", [raised, high])
+
+
+def _start(node: Node, whole: Dim, size: Dim, *, within: bool = False) -> Dim | None:
+    """Where a slice begins that XLA moves into its axis, where that is known for all sizes.
+
+    With `within`, only where it need not be moved.
+    """
+    at, room = known_size(node), whole - size
+    if at is None or at == room or size == whole:
+        return None if at is None and size != whole else (room if size != whole else ZERO)
+    if at.constant is None or room.constant is None:
+        return at if at == ZERO else None
+    moved = max(0, min(at.constant, room.constant))
+    return None if within and moved != at.constant else Dim.of(moved)
 
 
 def _held(size: Dim) -> str:

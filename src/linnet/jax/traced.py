@@ -14,7 +14,7 @@ from jax import lax
 from jax._src import source_info_util
 
 from linnet.dims import Dim, dim_max, dim_min
-from linnet.jax.operations import Operations, Unsupported
+from linnet.jax.operations import Operations, UnknownDtype, Unsupported
 from linnet.porting.graph import COMPARE, FLOATS, ZERO, Body, Graph, Node, Shape, constant
 from linnet.porting.names import dim_name, value_name
 from linnet.weights.arrays import dtype_name
@@ -136,8 +136,17 @@ def dtype_of(aval: Any) -> str:
     """The language's name of a dtype; Unsupported where it has none."""
     name = dtype_name(aval.dtype)
     if name is None or name.startswith("f8"):
-        raise Unsupported(f"the dtype {aval.dtype} has no counterpart in the language")
+        raise UnknownDtype(f"the dtype {aval.dtype} has no counterpart in the language")
     return name
+
+
+def untyped(graph: Graph) -> Node:
+    """Stands for a value of a dtype that the language has not."""
+    return graph.node("input", (), ["?", "untyped"], dtype="f32")
+
+
+def is_untyped(node: Node) -> bool:
+    return node.op == "input" and node.data == ("?", "untyped")
 
 
 @dataclass(slots=True)
@@ -148,6 +157,7 @@ class Reader:
     ops: Operations
     capture: Callable[[Any, Graph], Node]
     problems: dict[str, None] = field(default_factory=dict)
+    around: str = ""  # where the function that is being read was called
 
     def run(self, jaxpr: Any, constants: Sequence[Node], inputs: Sequence[Node]) -> list[Node]:
         """The results on these inputs."""
@@ -190,11 +200,15 @@ class Reader:
     def outcome(self, eqn: Any, given: list[Node]) -> list[Node]:
         """The results of one equation; where it has no translation, nodes of their types."""
         try:
+            if any(is_untyped(x) for x in given):
+                raise UnknownDtype("what it is given is of no dtype of the language")
             if eqn.effects:
                 raise Unsupported("it has effects, and the language has none")
             made = self.value(eqn, given)
         except Unsupported as reason:
-            self.problems[f"`{eqn.primitive.name}`{_place(eqn)}: {reason}"] = None
+            if not any(is_untyped(x) for x in given):  # one mistake is one error
+                place = _place(eqn) or self.around
+                self.problems[f"`{eqn.primitive.name}`{place}: {reason}"] = None
             return [self.unknown(var.aval) for var in eqn.outvars]
         return made if isinstance(made, list) else [made]
 
@@ -203,7 +217,7 @@ class Reader:
         try:
             return self.graph.node("input", (), ["?"], shape=shape_of(aval), dtype=dtype_of(aval))
         except (Unsupported, AttributeError):
-            return self.graph.node("input", (), ["?"], dtype="f32")
+            return untyped(self.graph)
 
     # ------------------------------------------------ primitives
 
@@ -213,7 +227,10 @@ class Reader:
         name = eqn.primitive.name
         if name in _INLINED:
             jaxpr, constants = self.closed(params[_INLINED[name]])
-            return self.run(jaxpr, constants, given)
+            outer, self.around = self.around, _place(eqn) or self.around
+            made = self.run(jaxpr, constants, given)
+            self.around = outer
+            return made
         for aval in [*(v.aval for v in eqn.outvars), *(v.aval for v in eqn.invars)]:
             dtype_of(aval)
         shape = shape_of(eqn.outvars[0].aval) if eqn.outvars else ()

@@ -156,6 +156,17 @@ def constant(node: Node) -> float | int | bool | None:
     return node.data[0] if node.op == "literal" else None
 
 
+def known_size(node: Node) -> Dim | None:
+    """The integer that the node is everywhere, where that is known as a size."""
+    while node.op in ("expand", "reshape"):
+        [node] = node.inputs
+    if node.op == "size":
+        return node.data[0] if node.dtype[0] in "iu" else None  # type: ignore[no-any-return]
+    if node.op == "literal" and node.dtype[0] in "iu":
+        return Dim.of(int(node.data[0]))
+    return None
+
+
 def topological(results: Iterable[Node]) -> list[Node]:
     """Every node that the results need, each after its inputs; bodies are not entered."""
     order: list[Node] = []
@@ -256,6 +267,10 @@ class Graph:
                 return self.elementwise("and", [test, yes])
             if _is_true(yes):
                 return self.elementwise("or", [test, no])
+        if op == "select" and inputs[0].op == "literal":
+            return self.fitted(inputs[1] if inputs[0].data[0] else inputs[2], inputs)
+        if op in ("add", "sub", "mul") and (size := self._sized(op, inputs)) is not None:
+            return size
         if op == "select" and inputs[1] is inputs[2]:
             return self.fitted(inputs[1], inputs)
         if op == "max" and inputs[0].dtype in FLOATS:
@@ -283,6 +298,8 @@ class Graph:
             [x] = given
             if x.dtype == dtype:
                 return self.fitted(x, inputs)
+            if x.op == "size":
+                return self.node("size", (), x.data, dtype=dtype)
             if x.op == "literal" and "bool" not in (dtype, x.dtype):
                 if dtype in FLOATS or float(x.data[0]).is_integer():
                     return self.literal(x.data[0], dtype, shape)
@@ -295,6 +312,14 @@ class Graph:
             if number is not None:
                 return self.literal(number.item(), dtype)
         return self.node(op, given, data, shape=shape, dtype=dtype)
+
+    def _sized(self, op: str, inputs: Sequence[Node]) -> Node | None:
+        """Arithmetic of a size and a number, or of two sizes, as a size."""
+        a, b = (known_size(node) if node.rank == 0 else None for node in inputs)
+        if a is None or b is None or all(node.op == "literal" for node in inputs):
+            return None
+        made = {"add": a + b, "sub": a - b, "mul": a * b}[op]
+        return self.node("size", (), [made], dtype=inputs[0].dtype)
 
     def fitted(self, x: Node, inputs: Sequence[Node]) -> Node:
         """x at the shape that all of the inputs have together."""

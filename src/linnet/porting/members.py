@@ -11,6 +11,7 @@ from linnet.porting.graph import Shape
 from linnet.porting.names import Names, value_name
 
 Path = tuple[str, ...]
+METHOD = "forward"  # what the method of a block, and the entry, are called
 ANY = "*"  # stands in a path for the position in an array
 
 
@@ -71,7 +72,7 @@ def _branch(items: Sequence[tuple[tuple[str | int, ...], Member]]) -> Branch:
     groups: dict[str | int, list[tuple[tuple[str | int, ...], Member]]] = {}
     for keys, member in items:
         groups.setdefault(keys[0], []).append((keys[1:], member))
-    made, names = Branch(), Names()
+    made, names = Branch(), Names({METHOD})
     flat: list[tuple[str, list[tuple[tuple[str | int, ...], Member]], str]] = []
     for key, group in groups.items():
         below = {keys[0] for keys, _ in group if keys}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from linnet.porting.graph import Body, Graph, Node, _exact, called, constant, topological
-from linnet.porting.members import ANY, Branch, Path
+from linnet.porting.members import ANY, METHOD, Branch, Path
 
 _TRIES = 6  # places where a layer may end that are tried
 _MOVES = frozenset({"reshape", "expand", "permute", "cast"})
@@ -96,7 +96,7 @@ def _walked(
                         "param", (), [path], shape=node.shape, dtype=node.dtype, name=node.name
                     )
             body = Body(tuple(graph.substitute([second], known)))
-            walk = graph.node("walk", given, [(*owner, array), "forward", body, 1])
+            walk = graph.node("walk", given, [(*owner, array), METHOD, body, 1])
             [item] = graph.items(walk, [second])
             graph.named(item, "x")
             new = graph.substitute(results, {last: item})
@@ -246,7 +246,7 @@ def _known(graph: Graph, like: Node, inputs: tuple[Node, ...], data: tuple[objec
 
 
 def _with_method(graph: Graph, results: Sequence[Node], path: Path) -> list[Node]:
-    """The results, with what reads the block's parameters as a call of its `forward`."""
+    """The results, with what reads the block's parameters as a call of its method."""
     order = topological(results)
     own = {n for n in order if n.op == "param" and n.data[0][: len(path)] == path}
     moved = set(own)  # the parameters, and what is only they
@@ -283,10 +283,10 @@ def _with_method(graph: Graph, results: Sequence[Node], path: Path) -> list[Node
     if len(outputs) == 1:
         [out] = outputs
         call = graph.node(
-            "method", inputs, [path, "forward", body], shape=out.shape, dtype=out.dtype, name=out.name
+            "method", inputs, [path, METHOD, body], shape=out.shape, dtype=out.dtype, name=out.name
         )
         return graph.substitute(results, {out: call})
-    call = graph.node("method", inputs, [path, "forward", body])
+    call = graph.node("method", inputs, [path, METHOD, body])
     return graph.substitute(results, dict(zip(outputs, graph.items(call, outputs), strict=True)))
 
 

@@ -17,7 +17,7 @@ from linnet.check import check
 from linnet.diagnostics import Diagnostic, ExportError
 from linnet.porting.graph import Body, Graph, Node, topological, within
 from linnet.porting.helpers import APPROXIMATE, HELPERS, texts_of
-from linnet.porting.members import ANY, Branch, Member, branch_of
+from linnet.porting.members import ANY, METHOD, Branch, Member, branch_of
 from linnet.porting.names import Names, singular, type_name, value_name
 from linnet.porting.outline import outlined, parts
 from linnet.porting.recognise import recognised
@@ -73,7 +73,7 @@ def export(
     root_name: str,
     weights: str | Path | None,
     std_root: str | Path | None,
-    entry: str = "forward",
+    entry: str = METHOD,
 ) -> ExportResult:
     """The program as a package in a folder that was not there, or was empty.
 
@@ -323,7 +323,7 @@ class _Blocks:
             head = f"pub fn {node.data[1]}"
             methods.append(
                 function_text(
-                    self.module, head, [(a, a.name) for a in args], body, dims, path, taken | {"forward"}
+                    self.module, head, [(a, a.name) for a in args], body, dims, path, taken | {METHOD}
                 )
             )
         text = "\n\n".join(["\n".join(members), *methods])

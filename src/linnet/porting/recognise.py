@@ -340,8 +340,8 @@ _RULES: tuple[_Rule, ...] = (
     _gelu,
     _sigmoid,
     _silu,
-    _rms_norm,
     _layer_norm,
+    _rms_norm,
     _relu,
     _embedding,
 )
