@@ -50,7 +50,12 @@ def evaluated(result: ExportResult, inputs: Sequence[Any]) -> list[Any]:
 def compiled(result: ExportResult, inputs: Sequence[Any]) -> list[Any]:
     """What XLA gives of the package."""
     weights = {} if result.weights is None else {"weights": result.weights}
-    f = load(result.source, bindings=result.bindings if weights else None, numerics="equivalent", **weights)
+    f = load(
+        result.source,
+        bindings=result.bindings if weights else None,
+        numerics="equivalent",
+        **weights,
+    )
     found = f(*inputs) if weights else f.apply({}, *inputs)
     return list(found) if isinstance(found, tuple) else [found]
 
@@ -81,7 +86,9 @@ def agrees(
 ) -> str:
     """The text of the function's package, whose numbers are JAX's own."""
     result = export_linnet(function, params, tuple(examples or inputs), output=folder / "traced")
-    wanted = jax.tree_util.tree_leaves(function(params, *jax.tree.map(jax.numpy.asarray, list(inputs))))
+    wanted = jax.tree_util.tree_leaves(
+        function(params, *jax.tree.map(jax.numpy.asarray, list(inputs)))
+    )
     for run in runs:
         assert_same(run(result, jax.tree_util.tree_leaves(list(inputs))), wanted, limit)
     return checked(result)
@@ -98,6 +105,8 @@ def lowered_agrees(
     """The text of the package of the function's StableHLO."""
     module = jax.jit(function, keep_unused=True).lower(params, *inputs).as_text()
     result = import_stablehlo(module, params, output=folder / "lowered")
-    wanted = jax.tree_util.tree_leaves(function(params, *jax.tree.map(jax.numpy.asarray, list(inputs))))
+    wanted = jax.tree_util.tree_leaves(
+        function(params, *jax.tree.map(jax.numpy.asarray, list(inputs)))
+    )
     assert_same(evaluated(result, jax.tree_util.tree_leaves(list(inputs))), wanted, limit)
     return checked(result)

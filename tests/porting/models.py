@@ -165,5 +165,9 @@ def varied(params: Any, seed: int = 0) -> Any:
     leaves, tree = jax.tree_util.tree_flatten(params)
     draw = np.random.default_rng(seed)
     return tree.unflatten(
-        [(0.3 * draw.standard_normal(x.shape) + 0.5 * (x.ndim == 1)).astype(x.dtype) ** (1 if x.ndim > 1 else 2) for x in leaves]
+        [
+            (0.3 * draw.standard_normal(x.shape) + 0.5 * (x.ndim == 1)).astype(x.dtype)
+            ** (1 if x.ndim > 1 else 2)
+            for x in leaves
+        ]
     )

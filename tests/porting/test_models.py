@@ -123,7 +123,9 @@ def test_an_exported_function(decoder: Any, tmp_path: Path) -> None:
 
 
 def test_layers_that_differ_stay_apart(tmp_path: Path) -> None:
-    params = {f"layer_{i}": {"w": DRAW.standard_normal((4, 4)).astype(np.float32)} for i in range(3)}
+    params = {
+        f"layer_{i}": {"w": DRAW.standard_normal((4, 4)).astype(np.float32)} for i in range(3)
+    }
 
     def differs(params: Any, x: Any) -> Any:
         for i in range(3):
@@ -245,7 +247,9 @@ def test_constraints_become_clauses(tmp_path: Path) -> None:
 def test_what_is_captured_is_a_buffer(tmp_path: Path) -> None:
     table = DRAW.standard_normal((4, 3)).astype(np.float32)
     x = np.ones(4, np.float32)
-    text = agrees(tmp_path, lambda _, x: x @ jnp.asarray(table), {}, (x,), runs=(evaluated, compiled))
+    text = agrees(
+        tmp_path, lambda _, x: x @ jnp.asarray(table), {}, (x,), runs=(evaluated, compiled)
+    )
     assert "buffer constant: Tensor[4, 3; f32]" in text
 
 

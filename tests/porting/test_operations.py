@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow  # importing JAX alone takes a second
 DRAW = np.random.default_rng(0)
 X = DRAW.standard_normal((3, 5)).astype(np.float32)
 WIDE = (4 * DRAW.standard_normal((4, 6))).astype(np.float32)
-I = DRAW.integers(-9, 9, (3, 5)).astype(np.int32)
+WHOLE = DRAW.integers(-9, 9, (3, 5)).astype(np.int32)
 IDS = np.array([[0, 2], [-1, 5], [7, -9]], np.int32)
 IMAGE = DRAW.standard_normal((2, 8, 9, 4)).astype(np.float32)
 KERNEL = DRAW.standard_normal((3, 3, 4, 6)).astype(np.float32)
@@ -29,7 +29,9 @@ SPECIAL = np.array([0.0, -0.0, 1.5, -2.5, 0.5, np.inf, -np.inf, np.nan, 3.0, -3.
 
 def conv(x: Any, w: Any, **options: Any) -> Any:
     return lax.conv_general_dilated(
-        x, w, **{"window_strides": (1, 1), "padding": "SAME", **options},
+        x,
+        w,
+        **{"window_strides": (1, 1), "padding": "SAME", **options},
         dimension_numbers=("NHWC", "HWIO", "NHWC"),
     )
 
@@ -41,7 +43,14 @@ def pool(x: Any, start: float, how: Any, padding: str = "VALID") -> Any:
 CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "arithmetic": (lambda x, y: (x + y * 2 - x / 3, -x, abs(x), x * x), (X, X + 1)),
     "transcendental": (
-        lambda x: (jnp.exp(x), jnp.log(abs(x)), jnp.sqrt(abs(x)), jnp.sin(x), jnp.tanh(x), jnp.tan(x)),
+        lambda x: (
+            jnp.exp(x),
+            jnp.log(abs(x)),
+            jnp.sqrt(abs(x)),
+            jnp.sin(x),
+            jnp.tanh(x),
+            jnp.tan(x),
+        ),
         (X,),
     ),
     "small": (lambda x: (jnp.expm1(x), jnp.log1p(abs(x)), lax.rsqrt(abs(x))), (X * 1e-4,)),
@@ -59,26 +68,45 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     ),
     "integers": (
         lambda x, y: (x + y, x * y, x // 3, x % 3, lax.rem(x, 4), lax.div(x, 4), jnp.maximum(x, y)),
-        (I, I.T.reshape(3, 5)),
+        (WHOLE, WHOLE.T.reshape(3, 5)),
     ),
-    "bits": (lambda x: (x & 6, x | 1, x ^ 3, ~x, x << 2, x >> 1, x > 2), (I,)),
-    "unsigned": (lambda x: (x >> 1, x << 1, ~x, x // 7, x % 7), (np.arange(9, dtype=np.uint8) * 30,)),
+    "bits": (lambda x: (x & 6, x | 1, x ^ 3, ~x, x << 2, x >> 1, x > 2), (WHOLE,)),
+    "unsigned": (
+        lambda x: (x >> 1, x << 1, ~x, x // 7, x % 7),
+        (np.arange(9, dtype=np.uint8) * 30,),
+    ),
     "bools": (
         lambda x, y: (x & y, x | y, ~x, jnp.where(x, y, ~y), x.any(0), y.all(), x.sum()),
         (X > 0, X.T.reshape(3, 5) > 0),
     ),
     "casts": (
-        lambda x, i: (x.astype(jnp.int32), i.astype(jnp.float32), x.astype(jnp.bfloat16), i != 0, x > 0),
-        (WIDE, I),
+        lambda x, i: (
+            x.astype(jnp.int32),
+            i.astype(jnp.float32),
+            x.astype(jnp.bfloat16),
+            i != 0,
+            x > 0,
+        ),
+        (WIDE, WHOLE),
     ),
     "reductions": (
         lambda x: (x.sum(), x.mean(0), x.max(1), x.min(), jnp.prod(x, 1), x.var(1), jnp.std(x)),
         (X,),
     ),
-    "where": (lambda x: (jnp.where(x > 0, x, 0), jnp.where(x > 0, 1.0, -1.0), jnp.clip(x, -1, 1)), (X,)),
+    "where": (
+        lambda x: (jnp.where(x > 0, x, 0), jnp.where(x > 0, 1.0, -1.0), jnp.clip(x, -1, 1)),
+        (X,),
+    ),
     "infinite": (lambda x: jnp.where(x > 0, x, -jnp.inf).max(1), (X,)),
     "shapes": (
-        lambda x: (x.T, x.reshape(5, 3), x.reshape(-1), x[None, :, None], x.ravel()[::2], x[1:, ::2]),
+        lambda x: (
+            x.T,
+            x.reshape(5, 3),
+            x.reshape(-1),
+            x[None, :, None],
+            x.ravel()[::2],
+            x[1:, ::2],
+        ),
         (X,),
     ),
     "joining": (
@@ -140,21 +168,43 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         (X, np.array([2, 0, 7], np.int32)),
     ),
     "argmax": (
-        lambda x, i: (jnp.argmax(x, 1), jnp.argmin(x, 0), jnp.argmax(i, 1), jnp.argmax(x.at[1, 2].set(jnp.nan), 1)),
-        (X, I),
+        lambda x, i: (
+            jnp.argmax(x, 1),
+            jnp.argmin(x, 0),
+            jnp.argmax(i, 1),
+            jnp.argmax(x.at[1, 2].set(jnp.nan), 1),
+        ),
+        (X, WHOLE),
     ),
     "sorting": (
-        lambda x, i: (jnp.sort(x, 0), jnp.argsort(i, 1), jnp.sort(i), jnp.median(x, 1), lax.top_k(x, 2)),
-        (X, I),
+        lambda x, i: (
+            jnp.sort(x, 0),
+            jnp.argsort(i, 1),
+            jnp.sort(i),
+            jnp.median(x, 1),
+            lax.top_k(x, 2),
+        ),
+        (X, WHOLE),
     ),
     "running": (
-        lambda x: (jnp.cumsum(x, 1), jnp.cumprod(x, 0), lax.cummax(x, 1), lax.cumsum(x, 0, reverse=True)),
+        lambda x: (
+            jnp.cumsum(x, 1),
+            jnp.cumprod(x, 0),
+            lax.cummax(x, 1),
+            lax.cumsum(x, 0, reverse=True),
+        ),
         (X,),
     ),
     "convolution": (lambda x, w: conv(x, w), (IMAGE, KERNEL)),
     "strided": (lambda x, w: conv(x, w, window_strides=(2, 3)), (IMAGE, KERNEL)),
-    "dilated": (lambda x, w: conv(x, w, rhs_dilation=(2, 1), padding=((1, 2), (0, 0))), (IMAGE, KERNEL)),
-    "transposed": (lambda x, w: conv(x, w, lhs_dilation=(2, 2), padding=((1, 2), (2, 1))), (IMAGE, KERNEL)),
+    "dilated": (
+        lambda x, w: conv(x, w, rhs_dilation=(2, 1), padding=((1, 2), (0, 0))),
+        (IMAGE, KERNEL),
+    ),
+    "transposed": (
+        lambda x, w: conv(x, w, lhs_dilation=(2, 2), padding=((1, 2), (2, 1))),
+        (IMAGE, KERNEL),
+    ),
     "grouped": (lambda x, w: conv(x, w, feature_group_count=4), (IMAGE, DEPTHWISE)),
     "one axis": (
         lambda x, w: lax.conv_general_dilated(
@@ -166,7 +216,12 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "padded pool": (lambda x: pool(x, -jnp.inf, lax.max, "SAME"), (IMAGE,)),
     "sum pool": (lambda x: pool(x, 0.0, lax.add) / 6, (IMAGE,)),
     "softmax": (
-        lambda x: (jax.nn.softmax(x), jax.nn.softmax(x, 0), jax.nn.log_softmax(x), jax.nn.logsumexp(x, 1)),
+        lambda x: (
+            jax.nn.softmax(x),
+            jax.nn.softmax(x, 0),
+            jax.nn.log_softmax(x),
+            jax.nn.logsumexp(x, 1),
+        ),
         (4 * X,),
     ),
     "activations": (
@@ -183,7 +238,9 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         (2 * X,),
     ),
     "while": (
-        lambda x: lax.while_loop(lambda c: c[0] < 5, lambda c: (c[0] + 1, jnp.sin(c[1]) + x), (0, x)),
+        lambda x: lax.while_loop(
+            lambda c: c[0] < 5, lambda c: (c[0] + 1, jnp.sin(c[1]) + x), (0, x)
+        ),
         (X,),
     ),
     "while by a sum": (
@@ -211,7 +268,9 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     ),
     "cond": (
         lambda x: (
-            lax.cond(x.sum() > 0, lambda y: y * 2, lambda y: jnp.sin(y) - y.sum(1, keepdims=True), x),
+            lax.cond(
+                x.sum() > 0, lambda y: y * 2, lambda y: jnp.sin(y) - y.sum(1, keepdims=True), x
+            ),
             lax.cond(x[0, 0] > 100, lambda y: (y, y + 1), lambda y: (y - 1, y * y), x),
         ),
         (X,),

@@ -17,6 +17,7 @@ from linnet.porting.graph import Graph, Node
 from linnet.porting.names import Names, value_name
 from linnet.porting.package import ExportResult, Imported, export
 
+
 def export_linnet(
     function: Any,
     params: Any,
@@ -37,10 +38,11 @@ def export_linnet(
     to, `model.safetensors` in the package otherwise.
 
     Raises ExportError with every primitive that has no translation, where it stands and why; for a
-    dtype without counterpart; and where the folder or a name cannot be used. Nothing is written then.
+    dtype without counterpart; and where the folder or a name cannot be used: nothing is written.
     """
     inputs, titles = _inputs(function, example_inputs)
     leaves, tree = jax.tree_util.tree_flatten_with_path(params)
+    unflatten: Any = jax.tree_util.tree_unflatten
     problems: dict[str, None] = {}
     members = members_of(leaves, problems)
     graph, notes = Graph(), list[str]()
@@ -51,7 +53,7 @@ def export_linnet(
     flat, structure = jax.tree_util.tree_flatten(tuple(example_inputs))
 
     def flattened(own: list[Any], others: list[Any]) -> Any:
-        return function(tree.unflatten(own), *structure.unflatten(others))
+        return function(unflatten(tree, own), *unflatten(structure, others))
 
     try:
         closed = jax.make_jaxpr(flattened)(avals, [aval_of(value) for value in flat])

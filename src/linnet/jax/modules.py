@@ -216,7 +216,9 @@ class _Reader:
             case "convert":
                 return graph.cast(given[0], dtype)
             case "compare":
-                direction = str(stablehlo.ComparisonDirectionAttr(attributes["comparison_direction"]).value)
+                direction = str(
+                    stablehlo.ComparisonDirectionAttr(attributes["comparison_direction"]).value
+                )
                 return graph.elementwise(direction.lower(), given, "bool")
             case "select":
                 return graph.elementwise("select", given)
@@ -227,9 +229,7 @@ class _Reader:
             case "square":
                 return graph.square(given[0])
             case "logistic":
-                return graph.call(
-                    "std.nn.activations::sigmoid", given, shape=shape, dtype=dtype
-                )
+                return graph.call("std.nn.activations::sigmoid", given, shape=shape, dtype=dtype)
             case "tan":
                 parts = [graph.elementwise("sin", given), graph.elementwise("cos", given)]
                 return graph.elementwise("div", parts)
@@ -238,32 +238,36 @@ class _Reader:
                     return graph.elementwise("shr", given)
                 raise Unsupported(f"it shifts {given[0].dtype} as the other signedness")
             case "broadcast_in_dim":
-                return graph.broadcast(given[0], shape, _numbers(attributes["broadcast_dimensions"]))
+                return graph.broadcast(
+                    given[0], shape, _numbers(attributes["broadcast_dimensions"])
+                )
             case "reshape":
                 return graph.reshape(given[0], shape)
             case "transpose":
                 return graph.permute(given[0], _numbers(attributes["permutation"]))
             case "slice":
-                parts = (_numbers(attributes[f"{k}"]) for k in ("start_indices", "limit_indices", "strides"))
-                ranges = [(Dim.of(a), Dim.of(b), s) for a, b, s in zip(*parts, strict=True)]
+                told = ("start_indices", "limit_indices", "strides")
+                starts, stops, steps = (_numbers(attributes[each]) for each in told)
+                ranges = [
+                    (Dim.of(a), Dim.of(b), step)
+                    for a, b, step in zip(starts, stops, steps, strict=True)
+                ]
                 return graph.slice(given[0], ranges)
             case "concatenate":
                 return graph.concat(given, _number(attributes["dimension"]))
             case "pad":
-                edges = (
-                    _numbers(attributes[f"{k}"])
-                    for k in ("edge_padding_low", "edge_padding_high", "interior_padding")
-                )
-                return graph.pad(given[0], given[1], list(zip(*edges, strict=True)))
+                told = ("edge_padding_low", "edge_padding_high", "interior_padding")
+                lows, highs, gaps = (_numbers(attributes[each]) for each in told)
+                return graph.pad(given[0], given[1], list(zip(lows, highs, gaps, strict=True)))
             case "reverse":
                 return ops.reverse(given[0], _numbers(attributes["dimensions"]))
             case "iota":
                 return graph.iota(shape, _number(attributes["iota_dimension"]), dtype)
             case "dot_general":
-                told = stablehlo.DotDimensionNumbers(attributes["dot_dimension_numbers"])
-                contract = told.lhs_contracting_dimensions, told.rhs_contracting_dimensions
-                batch = told.lhs_batching_dimensions, told.rhs_batching_dimensions
-                return ops.dot_general(*given, contract, batch, dtype)
+                axes = stablehlo.DotDimensionNumbers(attributes["dot_dimension_numbers"])
+                contract = axes.lhs_contracting_dimensions, axes.rhs_contracting_dimensions
+                batch = axes.lhs_batching_dimensions, axes.rhs_batching_dimensions
+                return ops.dot_general(given[0], given[1], contract, batch, dtype)
             case "convolution":
                 return self.convolution(given, attributes)
             case "gather":
@@ -275,7 +279,7 @@ class _Reader:
             case "dynamic_update_slice":
                 return ops.dynamic_update_slice(given[0], given[1], given[2:])
             case "reduce":
-                return self.reduce(op, given, types)
+                return self.reduce(op, given)
             case "reduce_window":
                 return self.window(op, given, attributes)
             case "sort":
@@ -318,7 +322,11 @@ class _Reader:
         return self.ops.convolution(
             *given,
             layouts=(
-                [told.input_batch_dimension, told.input_feature_dimension, *told.input_spatial_dimensions],
+                [
+                    told.input_batch_dimension,
+                    told.input_feature_dimension,
+                    *told.input_spatial_dimensions,
+                ],
                 [
                     told.kernel_output_feature_dimension,
                     told.kernel_input_feature_dimension,
@@ -395,7 +403,7 @@ class _Reader:
                     return kind
         raise Unsupported("its region is no sum, product, `max`, `min`, `and` or `or`")
 
-    def reduce(self, op: Any, given: Sequence[Node], types: Sequence[tuple[Shape, str]]) -> Any:
+    def reduce(self, op: Any, given: Sequence[Node]) -> Node | list[Node]:
         axes = _numbers(op.attributes["dimensions"])
         if len(given) == 4 and len(axes) == 1:
             return self.arg_extreme(op, given, axes[0])
@@ -562,11 +570,15 @@ def _told(main: Any, kind: str, count: int) -> list[dict[str, str]]:
     return [
         {
             each.name: ir.StringAttr(each.attr).value
-            for each in ir.DictAttr(attributes)
+            for each in _items(attributes)
             if isinstance(each.attr, ir.StringAttr)
         }
         for attributes in ir.ArrayAttr(main.attributes[kind])
     ]
+
+
+def _items(attributes: Any) -> Any:
+    return ir.DictAttr(attributes)
 
 
 def _by_path(params: Any, told: Sequence[Mapping[str, str]]) -> list[Member]:

@@ -7,8 +7,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from linnet.core.scalars import integer_range
 from linnet.dims import Dim
 from linnet.porting.graph import FLOATS, ONE, ZERO, Graph, Node, Shape, constant, known_size
+from linnet.types import DTYPES
 
 Pairs = Sequence[tuple[int, int]]
 _SPATIAL = {1: "conv1d", 2: "conv2d_rect"}
@@ -215,15 +217,8 @@ class Operations:
         if len(mapped) == 1 and not batching and set(indices.shape) <= {ONE}:
             [axis] = mapped
             start = _start(indices, x.shape[axis], sizes[axis], within=fill is not None)
-            if start is not None:  # one slice at a place that is known
-                shape = list(x.shape)
-                parts = [(ZERO, size, 1) for size in sizes]
-                parts[axis] = start, start + sizes[axis], 1
-                whole = graph.slice(x, parts)
-                places = iter(size for i, size in enumerate(sizes) if i not in collapsed)
-                rank = indices.rank - 1 + x.rank - len(collapsed)
-                shape = [next(places) if i in offset else ONE for i in range(rank)]
-                return graph.reshape(whole, shape)
+            if start is not None:
+                return self._one_slice(x, start, axis, offset, collapsed, sizes, indices.rank - 1)
         wide = [i for i in range(x.rank) if i not in collapsed and i not in batching]
         own = [i for i in range(indices.rank) if i != vector]  # the axes of the positions
         rank = len(own) + len(wide)
@@ -278,6 +273,24 @@ class Operations:
             dtype=x.dtype,
             name="found",
         )
+
+    def _one_slice(
+        self,
+        x: Node,
+        start: Dim,
+        axis: int,
+        offset: Sequence[int],
+        collapsed: Sequence[int],
+        sizes: Shape,
+        ones: int,
+    ) -> Node:
+        """A gather of one slice, at a place that is known, with so many axes of 1 around it."""
+        ranges = [(ZERO, size, 1) for size in sizes]
+        ranges[axis] = start, start + sizes[axis], 1
+        kept = iter([size for i, size in enumerate(sizes) if i not in collapsed])
+        rank = ones + x.rank - len(collapsed)
+        shape = [next(kept) if i in offset else ONE for i in range(rank)]
+        return self.graph.reshape(self.graph.slice(x, ranges), shape)
 
     def dynamic_slice(self, x: Node, starts: Sequence[Node], sizes: Shape) -> Node:
         """A part of x from positions that are moved so that it lies in x."""
@@ -360,8 +373,8 @@ class Operations:
             here = f"iota<{indices.dtype}>(#{axis})[${axis}]"
             start = ""
             if axis in mapped:
-                at = [letter.get(i, str(list(mapped).index(axis))) for i in range(indices.rank)]
-                start = f"@1[{', '.join(at)}]" if at else "@1"
+                own_at = [letter.get(i, str(list(mapped).index(axis))) for i in range(indices.rank)]
+                start = f"@1[{', '.join(own_at)}]" if own_at else "@1"
             if axis in inserted:
                 tests.append(f"{start} == {here}" if start else f"{here} == 0")
                 continue
@@ -381,7 +394,7 @@ class Operations:
                 if size != ONE:
                     kept += [f"{start} >= 0", f"{start} <= {_held(x.shape[axis] - size)}"]
         extents = [updates.shape[i] for i in outer]
-        over = ", ".join(f"${x.rank + at}" for at in range(len(outer)))
+        over = ", ".join(f"${x.rank + i}" for i in range(len(outer)))
         test = " && ".join([*kept, *tests]) or "true"
         value = f"@2[{', '.join(reads)}]" if reads else "@2"
         here = ", ".join(f"${i}" for i in range(x.rank))
@@ -391,8 +404,9 @@ class Operations:
         none = {"sum": 0, "prod": 1}.get(kind)
         identity = graph.literal(lowest(kind, x.dtype) if none is None else none, x.dtype)
         joined = graph.define(
-            f"{kind}[{over}] if {test} {{ {value} }} else {{ @3 }}" if over else
-            f"if {test} {{ {value} }} else {{ @3 }}",
+            f"{kind}[{over}] if {test} {{ {value} }} else {{ @3 }}"
+            if over
+            else f"if {test} {{ {value} }} else {{ @3 }}",
             [x, indices, updates, identity],
             x.shape,
             extents,
@@ -604,10 +618,12 @@ def _start(node: Node, whole: Dim, size: Dim, *, within: bool = False) -> Dim | 
     With `within`, only where it need not be moved.
     """
     at, room = known_size(node), whole - size
-    if at is None or at == room or size == whole:
-        return None if at is None and size != whole else (room if size != whole else ZERO)
+    if room == ZERO and not within:
+        return ZERO
+    if at is None or at in (ZERO, room):
+        return at
     if at.constant is None or room.constant is None:
-        return at if at == ZERO else None
+        return None
     moved = max(0, min(at.constant, room.constant))
     return None if within and moved != at.constant else Dim.of(moved)
 
@@ -627,7 +643,5 @@ def lowest(kind: str, dtype: str) -> float | int:
         return -math.inf if kind == "max" else math.inf
     if dtype == "bool":
         return kind == "min"
-    bits, signed = int(dtype[1:]), dtype[0] == "i"
-    if kind == "max":
-        return -(2 ** (bits - 1)) if signed else 0
-    return 2 ** (bits - signed) - 1
+    least, most = integer_range(DTYPES[dtype])
+    return least if kind == "max" else most

@@ -22,7 +22,7 @@ from linnet.weights.arrays import dtype_name
 _LARGEST_CONSTANT = 8  # elements of a captured array that is written into the text
 _FRAMEWORKS = ("site-packages", "dist-packages")
 
-_UNARY = dict.fromkeys("neg exp log sqrt rsqrt sin cos tanh abs not".split())
+_UNARY = dict.fromkeys(["neg", "exp", "log", "sqrt", "rsqrt", "sin", "cos", "tanh", "abs", "not"])
 _BINARY = {
     "add": "add",
     "add_any": "add",
@@ -37,7 +37,13 @@ _BINARY = {
     "xor": "xor",
     "shift_left": "shl",
 }
-_HELPERS = {"sign": "sign", "floor": "floor", "ceil": "ceil", "expm1": "expm1", "log1p": "log1p"} | {
+_HELPERS = {
+    "sign": "sign",
+    "floor": "floor",
+    "ceil": "ceil",
+    "expm1": "expm1",
+    "log1p": "log1p",
+} | {
     "erf": "erf",
     "erfc": "erfc",
     "is_finite": "is_finite",
@@ -60,8 +66,17 @@ _SCATTER = {
     "scatter-min": "min",
 }
 _SAME = frozenset(
-    "stop_gradient copy copy_p optimization_barrier sharding_constraint reduce_precision "
-    "layout_constraint pvary mesh_cast".split()
+    [
+        "stop_gradient",
+        "copy",
+        "copy_p",
+        "optimization_barrier",
+        "sharding_constraint",
+        "reduce_precision",
+        "layout_constraint",
+        "pvary",
+        "mesh_cast",
+    ]
 )
 # Primitives that are other functions, with the parameter that holds them.
 _INLINED = {
@@ -105,16 +120,16 @@ def _dim(tree: ast.expr) -> Dim:
                 found = found * _dim(a)
             return found
         case ast.Call(func=ast.Name(id=name), args=[a, b]):
-            x, y = _dim(a), _dim(b)
+            left, right = _dim(a), _dim(b)
             match name:
                 case "floordiv":
-                    return x // y
+                    return left // right
                 case "mod":
-                    return x % y
+                    return left % right
                 case "max" | "non_negative":
-                    return dim_max(x, y)
+                    return dim_max(left, right)
                 case "min":
-                    return dim_min(x, y)
+                    return dim_min(left, right)
     raise Unsupported(f"the size {ast.unparse(tree)} has no counterpart")
 
 
@@ -193,8 +208,10 @@ class Reader:
     def constant(self, value: Any) -> Node:
         """An array that the function has captured."""
         array = np.asarray(value)
-        return self.graph.literal(array.item(), dtype_of(array)) if not array.ndim else (
-            self.capture(array, self.graph)
+        return (
+            self.graph.literal(array.item(), dtype_of(array))
+            if not array.ndim
+            else (self.capture(array, self.graph))
         )
 
     def outcome(self, eqn: Any, given: list[Node]) -> list[Node]:
@@ -231,6 +248,10 @@ class Reader:
             made = self.run(jaxpr, constants, given)
             self.around = outer
             return made
+        if name.startswith(("random_", "threefry")):
+            raise Unsupported(
+                "there are no random numbers; draw them outside, give them as an input"
+            )
         for aval in [*(v.aval for v in eqn.outvars), *(v.aval for v in eqn.invars)]:
             dtype_of(aval)
         shape = shape_of(eqn.outvars[0].aval) if eqn.outvars else ()
@@ -290,7 +311,9 @@ class Reader:
             case "slice":
                 steps = params["strides"] or [1] * len(shape)
                 starts, stops = params["start_indices"], params["limit_indices"]
-                ranges = [(dim(a), dim(b), int(s)) for a, b, s in zip(starts, stops, steps, strict=True)]
+                ranges = [
+                    (dim(a), dim(b), int(s)) for a, b, s in zip(starts, stops, steps, strict=True)
+                ]
                 return graph.slice(given[0], ranges)
             case "concatenate":
                 return graph.concat(given, params["dimension"])
@@ -314,7 +337,7 @@ class Reader:
                 return graph.node("size", (), [dim(params["dim"])], dtype=dtype)
             case "dot_general":
                 contract, batch = params["dimension_numbers"]
-                return ops.dot_general(*given, contract, batch, dtype)
+                return ops.dot_general(given[0], given[1], contract, batch, dtype)
             case "conv_general_dilated":
                 return self.convolution(given, params)
             case "gather":
@@ -456,13 +479,15 @@ class Reader:
         """A counted loop: slices of what is scanned are read by the turn's number."""
         graph = self.graph
         consts, carry = params["num_consts"], params["num_carry"]
-        fixed, first, scanned = given[:consts], given[consts : consts + carry], given[consts + carry :]
+        fixed, first, scanned = (
+            given[:consts],
+            given[consts : consts + carry],
+            given[consts + carry :],
+        )
         length, backwards = dim(params["length"]), params["reverse"]
         jaxpr, captured = self.closed(params["jaxpr"])
 
-        def body(
-            known: list[Node], turn: Node, held: list[Node]
-        ) -> tuple[list[Node], list[Node]]:
+        def body(known: list[Node], turn: Node, held: list[Node]) -> tuple[list[Node], list[Node]]:
             at = turn
             if backwards:
                 last = graph.node("size", (), [length - 1], dtype="i64")
@@ -488,14 +513,16 @@ class Reader:
         """A loop whose counters, as `fori_loop` has them, are the turn's number and a start."""
         graph = self.graph
         consts, carry = params["num_consts"], params["num_carry"]
-        fixed, first, scanned = given[:consts], given[consts : consts + carry], given[consts + carry :]
+        fixed, first, scanned = (
+            given[:consts],
+            given[consts : consts + carry],
+            given[consts + carry :],
+        )
         length = dim(params["length"])
         jaxpr, captured = self.closed(params["jaxpr"])
         kept = [at for at in range(carry) if at not in counters]
 
-        def body(
-            known: list[Node], turn: Node, held: list[Node]
-        ) -> tuple[list[Node], list[Node]]:
+        def body(known: list[Node], turn: Node, held: list[Node]) -> tuple[list[Node], list[Node]]:
             values: list[Node] = []
             own = iter(held)
             for at in range(carry):

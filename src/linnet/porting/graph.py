@@ -37,8 +37,10 @@ from linnet.dims import Dim, dim_max
 from linnet.weights.arrays import DTYPES
 
 Shape = tuple[Dim, ...]
-UNARY = frozenset("neg not abs exp log sqrt rsqrt sin cos tanh".split())
-BINARY = frozenset("add sub mul div rem min max and or xor shl shr".split())
+UNARY = frozenset(["neg", "not", "abs", "exp", "log", "sqrt", "rsqrt", "sin", "cos", "tanh"])
+BINARY = frozenset(
+    ["add", "sub", "mul", "div", "rem", "min", "max", "and", "or", "xor", "shl", "shr"]
+)
 COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 ELEMENTWISE = UNARY | BINARY | COMPARE.keys() | {"select", "cast", "helper"}
 LEAVES = frozenset({"input", "arg", "param", "literal", "size"})
@@ -161,7 +163,7 @@ def known_size(node: Node) -> Dim | None:
     while node.op in ("expand", "reshape"):
         [node] = node.inputs
     if node.op == "size":
-        return node.data[0] if node.dtype[0] in "iu" else None  # type: ignore[no-any-return]
+        return node.data[0] if node.dtype[0] in "iu" else None
     if node.op == "literal" and node.dtype[0] in "iu":
         return Dim.of(int(node.data[0]))
     return None
@@ -387,12 +389,15 @@ class Graph:
             return self.reshape(x, shape)
         if x.op == "dot":
             of_a, of_b, result = x.data
-            return self.dot(*x.inputs, of_a, of_b, "".join(result[i] for i in order))
+            a, b = x.inputs
+            return self.dot(a, b, of_a, of_b, "".join(result[i] for i in order))
         return self.node("permute", [x], [tuple(order)], shape=shape, dtype=x.dtype)
 
     def slice(self, x: Node, ranges: Sequence[tuple[Dim, Dim, int]]) -> Node:
         """From each axis the positions of `range(start, stop, step)`."""
-        if all(a == ZERO and b == n and s == 1 for (a, b, s), n in zip(ranges, x.shape, strict=True)):
+        if all(
+            a == ZERO and b == n and s == 1 for (a, b, s), n in zip(ranges, x.shape, strict=True)
+        ):
             return x
         shape = [(b - a + (s - 1)) // s if s > 1 else b - a for a, b, s in ranges]
         return self.node("slice", [x], [tuple(ranges)], shape=shape, dtype=x.dtype)
@@ -604,12 +609,12 @@ def _folded(op: str, values: Sequence[Any]) -> Any:
         match op, values:
             case "neg", [x] if x.dtype.kind == "f":
                 return -x
-            case ("add" | "sub" | "mul" | "eq" | "ne" | "lt" | "le" | "gt" | "ge"), [a, b]:
+            case (("add" | "sub" | "mul" | "eq" | "ne" | "lt" | "le" | "gt" | "ge"), [a, b]):
                 if a.dtype.kind != "b":
                     return getattr(a, f"__{op}__")(b)
             case "div", [a, b] if a.dtype.kind == "f":
                 return a / b
-            case ("and" | "or"), [a, b] if a.dtype.kind == "b":
+            case (("and" | "or"), [a, b]) if a.dtype.kind == "b":
                 return a & b if op == "and" else a | b
             case "not", [x] if x.dtype.kind == "b":
                 return ~x
@@ -651,8 +656,10 @@ def _leads_with_ones(node: Node) -> bool:
 
 def _may_lose_ones(node: Node, rank: int) -> bool:
     """Nothing is lost where the node's axes of size 1 in front go."""
-    return node.rank < rank or constant(node) is not None or (
-        node.op == "reshape" and _leads_with_ones(node)
+    return (
+        node.rank < rank
+        or constant(node) is not None
+        or (node.op == "reshape" and _leads_with_ones(node))
     )
 
 

@@ -76,8 +76,8 @@ def _branch(items: Sequence[tuple[tuple[str | int, ...], Member]]) -> Branch:
     flat: list[tuple[str, list[tuple[tuple[str | int, ...], Member]], str]] = []
     for key, group in groups.items():
         below = {keys[0] for keys, _ in group if keys}
-        whole = sorted(k for k in below if isinstance(k, int) or k.isdigit())  # type: ignore[type-var]
-        if below and len(whole) == len(below) and all(keys for keys, _ in group):
+        counted = bool(below) and all(isinstance(k, int) or k.isdigit() for k in below)
+        if counted and all(keys for keys, _ in group):
             for position in sorted(below, key=int):
                 part = [(keys[1:], m) for keys, m in group if keys[0] == position]
                 flat.append((f"{key}_{position}", part, value_name(str(key))))

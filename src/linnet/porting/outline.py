@@ -100,9 +100,7 @@ def _walked(
             [item] = graph.items(walk, [second])
             graph.named(item, "x")
             new = graph.substitute(results, {last: item})
-            if not any(
-                _of(node, owner, name) for node in topological(new) for name in elements
-            ):
+            if not any(_of(node, owner, name) for node in topological(new) for name in elements):
                 return new
     return None
 
@@ -135,7 +133,9 @@ def _ends(
     """Where this element's part may end: values through which all that it does goes on."""
     region = [node for node in order if latest[node] == number and node.op != "param"]
     inside = set(region)
-    consumers = {n for n in region if any(e.op == "param" and latest[e] == number for e in n.inputs)}
+    consumers = {
+        n for n in region if any(e.op == "param" and latest[e] == number for e in n.inputs)
+    }
     found: list[Node] = []
     for at, end in enumerate(region):
         after: set[Node] = {end}
@@ -182,7 +182,10 @@ def _chain(
         return None
     like = (first.shape, first.dtype)
     for initial in (n for n in order if latest[n] == -1 and (n.shape, n.dtype) == like):
-        if _instance(graph, template, first, initial, second, owner, elements[1], elements[0]) is first:
+        if (
+            _instance(graph, template, first, initial, second, owner, elements[1], elements[0])
+            is first
+        ):
             break
     else:
         return None
@@ -237,7 +240,9 @@ def _instance(
     return new[second]
 
 
-def _known(graph: Graph, like: Node, inputs: tuple[Node, ...], data: tuple[object, ...]) -> Node | None:
+def _known(
+    graph: Graph, like: Node, inputs: tuple[Node, ...], data: tuple[object, ...]
+) -> Node | None:
     key = like.op, inputs, tuple(_exact(item) for item in data), like.shape, like.dtype
     return graph.known.get(key)
 

@@ -209,7 +209,7 @@ class _Reader:
     def text(self, name: str, facts: tuple[str, ...]) -> str:
         """The formatted text of the module."""
         members = frozenset(name for path, _ in self.tree.leaves() for name in path)
-        members |= {name for name in _arrays(self.tree)}
+        members |= _arrays(self.tree)
         module = Module(Names(), facts=(*self.program.facts, *facts), members=members)
         module.names.taken.update({self.root, *HELPERS})
         self._reserve_items(module)
@@ -222,7 +222,9 @@ class _Reader:
         lines = [f"module {name}", ""]
         lines += [f"use {m}::{{{', '.join(items)}}}" for m, items in uses.items()]
         texts = [*texts_of(module.helpers), *(t for _, t in module.functions.values())]
-        return formatted("\n".join(lines) + "\n\n" + "\n\n".join([*texts, *blocks.texts, root]) + "\n")
+        return formatted(
+            "\n".join(lines) + "\n\n" + "\n\n".join([*texts, *blocks.texts, root]) + "\n"
+        )
 
     def _reserve_items(self, module: Module) -> None:
         """No local is called as what is imported."""
@@ -279,7 +281,9 @@ class _Blocks:
         program = self.reader.program
         members, taken = self.members(self.reader.tree, ())
         inputs = [(node, node.data[0]) for node in program.inputs]
-        dims, _ = body_dims([node.shape for node in program.inputs], Body(tuple(self.reader.results)))
+        dims, _ = body_dims(
+            [node.shape for node in program.inputs], Body(tuple(self.reader.results))
+        )
         entry = function_text(
             self.module,
             f"entry {self.reader.entry}",
@@ -323,7 +327,13 @@ class _Blocks:
             head = f"pub fn {node.data[1]}"
             methods.append(
                 function_text(
-                    self.module, head, [(a, a.name) for a in args], body, dims, path, taken | {METHOD}
+                    self.module,
+                    head,
+                    [(a, a.name) for a in args],
+                    body,
+                    dims,
+                    path,
+                    taken | {METHOD},
                 )
             )
         text = "\n\n".join(["\n".join(members), *methods])
@@ -337,9 +347,11 @@ class _Blocks:
 
 def _kind(branch: Branch) -> str:
     """What a block of these parameters is called everywhere; "" where it is called by its place."""
-    names = {name for name in branch.children if name != "bias"}
-    if names == {"weight"}:
-        [weight] = [child for name, child in branch.children.items() if name == "weight"]
-        rank = len(weight.shape) if isinstance(weight, Member) else 0
-        return {1: "Norm", 2: "Linear", 3: "Conv1d", 4: "Conv2d"}.get(rank, "")
-    return {("scale",): "Norm", ("embedding",): "Embedding"}.get(tuple(names), "")
+    match [(name, child) for name, child in branch.children.items() if name != "bias"]:
+        case [("weight", Member(shape=shape))]:
+            return {1: "Norm", 2: "Linear", 3: "Conv1d", 4: "Conv2d"}.get(len(shape), "")
+        case [("scale", Member())]:
+            return "Norm"
+        case [("embedding", Member())]:
+            return "Embedding"
+    return ""

@@ -102,7 +102,7 @@ def _mean_of(node: Node) -> Node | None:
 
 
 def _divided(node: Node) -> tuple[list[Node], list[tuple[Node, Node, Node]]]:
-    """What a product is made of, and of what `1 / sqrt(variance + eps)`: the variance, eps, where."""
+    """What a product is made of; and each `1 / sqrt(variance + eps)`: variance, eps, itself."""
     if node.op == "mul":
         a, b = (_divided(each) for each in node.inputs)
         return [*a[0], *b[0]], [*a[1], *b[1]]
@@ -168,7 +168,11 @@ def _gelu(graph: Graph, node: Node, notes: list[str]) -> Node | None:
                 continue
             if inner.op == "tanh" and _is_cubic(inner.inputs[0], x):
                 return _activation(graph, "gelu", x)
-            if inner.op == "helper" and inner.data == ("erf",) and _is_scaled(inner.inputs[0], x, 1):
+            if (
+                inner.op == "helper"
+                and inner.data == ("erf",)
+                and _is_scaled(inner.inputs[0], x, 1)
+            ):
                 return _activation(graph, "gelu_erf", x)
     return None
 

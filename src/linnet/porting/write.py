@@ -9,8 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from linnet.diagnostics import InternalError
 from linnet.dims import Dim
 from linnet.porting.graph import (
@@ -132,7 +130,9 @@ def generics_text(dims: Sequence[str]) -> str:
 def where_text(module: Module, dims: Sequence[str]) -> str:
     """The facts about these generics, as a where clause."""
     told = [
-        fact for fact in module.facts if set(re.findall(r"[A-Za-z_]\w*", fact)) <= {*dims, "min", "max"}
+        fact
+        for fact in module.facts
+        if set(re.findall(r"[A-Za-z_]\w*", fact)) <= {*dims, "min", "max"}
     ]
     return f"\nwhere {', '.join(told)} " if told else " "
 
@@ -204,7 +204,11 @@ class Scope:
         if node in self.repeated or any(u.op in ("for", "while", "walk", "if") for u in users):
             return False
         by_element = [user for user in users if user.op in _INDEXED]
-        if node.op in ("expand", "permute", "reshape", "row") and by_element and self.uses[node] == 1:
+        if (
+            node.op in ("expand", "permute", "reshape", "row")
+            and by_element
+            and self.uses[node] == 1
+        ):
             if node.op != "reshape" or _units_only(node):
                 return True
         if by_element and node.op not in _MOVES:
@@ -284,17 +288,8 @@ class Scope:
                 order = ", ".join(map(str, node.data[0]))
                 return Expr(f"permute({self.typed(node.inputs[0]).text}, [{order}])")
             case "slice":
-                parts = [
-                    _range_text(*each, size)
-                    for each, size in zip(node.data[0], node.inputs[0].shape, strict=True)
-                ]
-                if parts[0] == ":" and any(part != ":" for part in parts):
-                    at = next(i for i, part in enumerate(parts) if part != ":")
-                    parts = ["...", *parts[at:]]
-                elif parts[-1] == ":":
-                    at = max((i for i, part in enumerate(parts) if part != ":"), default=-1)
-                    parts = [*parts[: at + 1], "..."]
-                return Expr(f"{self.typed(node.inputs[0]).at(_ATOM)}[{', '.join(parts)}]")
+                ranges = _ranges_text(node.data[0], node.inputs[0].shape)
+                return Expr(f"{self.typed(node.inputs[0]).at(_ATOM)}[{ranges}]")
             case "concat":
                 parts = [self.typed(x).text for x in node.inputs]
                 return Expr(f"concat({', '.join(parts)}, axis = {node.data[0]})")
@@ -396,7 +391,11 @@ class Scope:
             if seen[extent] == len(known):
                 names = extent.names()
                 first = next(iter(names))[0].lower() if len(names) == 1 else ""
-                wishes = [*first, *_LETTERS, *(f"{letter}_{n}" for n in range(2, 9) for letter in _LETTERS)]
+                wishes = [
+                    *first,
+                    *_LETTERS,
+                    *(f"{letter}_{n}" for n in range(2, 9) for letter in _LETTERS),
+                ]
                 free = next(w for w in wishes if w not in self.names.taken)
                 known.append(self.names.fresh(free))
             out.append(known[seen[extent]])
@@ -540,9 +539,7 @@ class Scope:
             text += f"if {test.at(_OR)} <= {at} {{ {arm} }} else "
         return Expr(f"{text}{{ {arms[-1]} }}", _ANY)
 
-    def inline(
-        self, body: Body, given: Sequence[Node], exprs: Sequence[Expr], wish: str
-    ) -> str:
+    def inline(self, body: Body, given: Sequence[Node], exprs: Sequence[Expr], wish: str) -> str:
         """A body as one expression: its own, or a call of a function that is written for it."""
         args = _args(body, given)
         env = {arg: expr for arg, expr in zip(args, exprs, strict=True) if arg is not None}
@@ -599,7 +596,10 @@ class Scope:
     def _for(self, node: Node) -> None:
         body, count, carried = node.data
         items = self.items_of(node)
-        constants, first = node.inputs[: -carried or None], node.inputs[len(node.inputs) - carried :]
+        constants, first = (
+            node.inputs[: -carried or None],
+            node.inputs[len(node.inputs) - carried :],
+        )
         if not carried:
             constants = node.inputs
         names = self.variables(items[:carried], first)
@@ -736,6 +736,17 @@ def path_text(path: tuple[Any, ...], owner: tuple[Any, ...]) -> str:
     rest = path[len(owner) :]
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in rest)
     return text.removeprefix(".")
+
+
+def _ranges_text(ranges: Sequence[tuple[Dim, Dim, int]], shape: Shape) -> str:
+    """A slice, its whole axes in front or at the end as `...`."""
+    parts = [_range_text(*each, size) for each, size in zip(ranges, shape, strict=True)]
+    cut = [at for at, part in enumerate(parts) if part != ":"]
+    if parts[0] == ":" and cut:
+        parts = ["...", *parts[cut[0] :]]
+    elif parts[-1] == ":":
+        parts = [*parts[: cut[-1] + 1], "..."] if cut else ["..."]
+    return ", ".join(parts)
 
 
 def _range_text(start: Dim, stop: Dim, step: int, size: Dim) -> str:
