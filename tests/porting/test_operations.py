@@ -62,6 +62,15 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         lambda x: (jnp.floor(x), jnp.ceil(x), jnp.round(x), jnp.sign(x), jnp.isfinite(x)),
         (np.concatenate([WIDE.reshape(-1), SPECIAL]),),
     ),
+    "precision": (
+        lambda x: (
+            lax.reduce_precision(x, 5, 10),
+            lax.reduce_precision(x, 8, 7),
+            lax.reduce_precision(x, 8, 23),
+        ),
+        (X,),
+    ),
+    "large": (lambda x: (jnp.floor(x), jnp.round(x)), (np.array([2e7, -3e9, 1e30], np.float32),)),
     "errors": (
         lambda x: (jax.scipy.special.erf(x), jax.scipy.special.erfc(x)),
         (np.linspace(-4, 4, 41, dtype=np.float32),),

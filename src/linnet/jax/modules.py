@@ -204,8 +204,6 @@ class _Reader:
             return graph.elementwise(_BINARY[name], given)
         if name in _HELPERS:
             return graph.helper(_HELPERS[name], *given, dtype=dtype)
-        if name in _SAME:
-            return given
         match name:
             case "call":
                 callee = ir.FlatSymbolRefAttr(attributes["callee"]).value
@@ -222,6 +220,11 @@ class _Reader:
                 return graph.elementwise(direction.lower(), given, "bool")
             case "select":
                 return graph.elementwise("select", given)
+            case "optimization_barrier":
+                return given
+            case "reduce_precision":
+                bits = (_number(attributes[f"{k}_bits"]) for k in ("exponent", "mantissa"))
+                return ops.reduce_precision(given[0], *bits)
             case "clamp":
                 return ops.clamp(*given)
             case "power":

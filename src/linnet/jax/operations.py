@@ -216,9 +216,9 @@ class Operations:
         graph = self.graph
         if len(mapped) == 1 and not batching and set(indices.shape) <= {ONE}:
             [axis] = mapped
-            start = _start(indices, x.shape[axis], sizes[axis], within=fill is not None)
-            if start is not None:
-                return self._one_slice(x, start, axis, offset, collapsed, sizes, indices.rank - 1)
+            begin = _start(indices, x.shape[axis], sizes[axis], within=fill is not None)
+            if begin is not None:
+                return self._one_slice(x, begin, axis, offset, collapsed, sizes, indices.rank - 1)
         wide = [i for i in range(x.rank) if i not in collapsed and i not in batching]
         own = [i for i in range(indices.rank) if i != vector]  # the axes of the positions
         rank = len(own) + len(wide)
@@ -606,6 +606,17 @@ class Operations:
         scale = graph.literal(math.log(base), "f64")
         raised = graph.elementwise("exp", [graph.elementwise("mul", [graph.cast(y, "f64"), scale])])
         return graph.cast(raised, x.dtype)
+
+    def reduce_precision(self, x: Node, exponent: int, mantissa: int) -> Node:
+        """x rounded to a dtype of fewer bits."""
+        own = {"f64": (11, 52), "f32": (8, 23), "bf16": (8, 7), "f16": (5, 10)}
+        wide = own.get(x.dtype)
+        if wide is not None and exponent >= wide[0] and mantissa >= wide[1]:
+            return x
+        for dtype, bits in own.items():
+            if bits == (exponent, mantissa):
+                return self.graph.cast(self.graph.cast(x, dtype), x.dtype)
+        raise Unsupported(f"no dtype has {exponent} bits of exponent and {mantissa} of mantissa")
 
     def clamp(self, low: Node, x: Node, high: Node) -> Node:
         raised = self.graph.elementwise("max", [x, low])

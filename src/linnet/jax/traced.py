@@ -72,7 +72,6 @@ _SAME = frozenset(
         "copy_p",
         "optimization_barrier",
         "sharding_constraint",
-        "reduce_precision",
         "layout_constraint",
         "pvary",
         "mesh_cast",
@@ -296,6 +295,10 @@ class Reader:
                 if signed == (name == "shift_right_arithmetic"):
                     return graph.elementwise("shr", given)
                 raise Unsupported(f"it shifts {given[0].dtype} as the other signedness")
+            case "reduce_precision":
+                return ops.reduce_precision(
+                    given[0], params["exponent_bits"], params["mantissa_bits"]
+                )
             case "clamp":
                 return ops.clamp(*given)
             case "select_n":

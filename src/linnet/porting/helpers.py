@@ -26,7 +26,7 @@ fn sign<*S: Shape, T: Numeric>(x: Tensor[*S; T]) -> Tensor[*S; T] {
 fn floor<*S: Shape, T: Float>(x: Tensor[*S; T]) -> Tensor[*S; T] {
     let whole = cast<T>(cast<i64>(x))
     let below = select(whole > x, whole - 1.0, whole)
-    return select(abs(x) < 16777216.0, below, x)
+    return select(cast<f32>(abs(x)) < 9e18, below, x)
 }
 
 /// The smallest whole number that is not below x.
