@@ -74,6 +74,13 @@ def assert_same(found: Sequence[Any], wanted: Sequence[Any], limit: float = 1e-5
             np.testing.assert_allclose(a, b, rtol=0, atol=limit * scale, equal_nan=True)
 
 
+def wanted_of(function: Callable[..., Any], params: Any, inputs: Sequence[Any]) -> list[Any]:
+    """JAX's own results, in order."""
+    own, given = jax.tree.map(jax.numpy.asarray, (params, list(inputs)))
+    leaves: list[Any] = jax.tree_util.tree_leaves(function(own, *given))
+    return leaves
+
+
 def agrees(
     folder: Path,
     function: Callable[..., Any],
@@ -86,9 +93,7 @@ def agrees(
 ) -> str:
     """The text of the function's package, whose numbers are JAX's own."""
     result = export_linnet(function, params, tuple(examples or inputs), output=folder / "traced")
-    wanted = jax.tree_util.tree_leaves(
-        function(params, *jax.tree.map(jax.numpy.asarray, list(inputs)))
-    )
+    wanted = wanted_of(function, params, inputs)
     for run in runs:
         assert_same(run(result, jax.tree_util.tree_leaves(list(inputs))), wanted, limit)
     return checked(result)
@@ -105,8 +110,6 @@ def lowered_agrees(
     """The text of the package of the function's StableHLO."""
     module = jax.jit(function, keep_unused=True).lower(params, *inputs).as_text()
     result = import_stablehlo(module, params, output=folder / "lowered")
-    wanted = jax.tree_util.tree_leaves(
-        function(params, *jax.tree.map(jax.numpy.asarray, list(inputs)))
-    )
+    wanted = wanted_of(function, params, inputs)
     assert_same(evaluated(result, jax.tree_util.tree_leaves(list(inputs))), wanted, limit)
     return checked(result)

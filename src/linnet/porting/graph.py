@@ -142,8 +142,10 @@ def called(node: Node) -> str:
             return _WORDS[node.data[0]]
         case "dot":
             for each in reversed(node.inputs):
-                if each.op == "param" and len(each.data[0]) > 1:
-                    return _made_by(each.data[0][-2])
+                if each.op == "param":
+                    *blocks, own = each.data[0]
+                    plain = own in ("weight", "embedding", "w") and blocks
+                    return _made_by(blocks[-1] if plain else own)
         case "method":
             return _made_by(node.data[0][-1])
         case "input" | "arg":

@@ -29,10 +29,16 @@ class Member:
 
 @dataclass(slots=True)
 class Branch:
-    """A block: parameters and blocks below it by name; `arrays` of blocks that may be one."""
+    """A block: parameters and blocks below it by name.
+
+    `arrays` are blocks that may be one array, and after outlining those that a loop walks; `alike`
+    those that no loop walks, and `indexed` those of them whose blocks are of one type.
+    """
 
     children: dict[str, Branch | Member] = field(default_factory=dict)
     arrays: dict[str, list[str]] = field(default_factory=dict)
+    alike: dict[str, list[str]] = field(default_factory=dict)
+    indexed: dict[str, list[str]] = field(default_factory=dict)
 
     def signature(self) -> object:
         """What two blocks share that have the same members of the same types."""

@@ -24,7 +24,7 @@ def outlined(graph: Graph, tree: Branch, results: Sequence[Node], owner: Path = 
     for array, elements in list(block.arrays.items()):
         walked = _walked(graph, out, owner, array, elements)
         if walked is None:
-            del block.arrays[array]
+            block.alike[array] = block.arrays.pop(array)
         else:
             out = walked
     stacked = {name for elements in block.arrays.values() for name in elements}

@@ -246,7 +246,7 @@ class _Reader:
 def _arrays(tree: Branch) -> set[str]:
     """The names of all arrays of blocks."""
     below = [_arrays(child) for child in tree.children.values() if isinstance(child, Branch)]
-    return set(tree.arrays).union(*below)
+    return {*tree.arrays, *tree.alike}.union(*below)
 
 
 def _positions(tree: Branch, path: Sequence[str]) -> list[str]:
@@ -255,13 +255,14 @@ def _positions(tree: Branch, path: Sequence[str]) -> list[str]:
     at: Any = tree
     for name in path:
         if isinstance(at, Branch):
-            array = next((a for a, names in at.arrays.items() if name in names), None)
+            arrays = {**at.arrays, **at.indexed}
+            array = next((a for a, names in arrays.items() if name in names), None)
             if array is None:
                 out.append(name)
                 at = at.children[name]
             else:  # what is below is as in the first, which stands for all
-                out += [array, str(at.arrays[array].index(name))]
-                at = at.children[at.arrays[array][0]]
+                out += [array, str(arrays[array].index(name))]
+                at = at.children[arrays[array][0]]
     return out
 
 
@@ -299,19 +300,41 @@ class _Blocks:
 
     def members(self, branch: Branch, path: tuple[str, ...]) -> tuple[list[str], set[str]]:
         """Declarations, blocks below written first; and the names that they take."""
+        walked = {names[0]: array for array, names in branch.arrays.items()}
+        within = {name for names in branch.arrays.values() for name in names}
+        kinds: dict[str, str] = {}
+        for name, child in branch.children.items():
+            if isinstance(child, Branch) and name not in within:
+                kinds[name] = self.block(child, (*path, name), name)
+            elif name in walked:
+                array = walked[name]
+                kinds[name] = self.block(child, (*path, array, ANY), singular(array))  # type: ignore[arg-type]
+        branch.indexed = {
+            array: names
+            for array, names in branch.alike.items()
+            if len({kinds[name] for name in names}) == 1
+            and all((*path, name) in self.methods for name in names)
+        }
+        for array, names in branch.indexed.items():
+            for at, name in enumerate(names):
+                self.module.indexed[*path, name] = array, at
+        arrays = {names[0]: (array, len(names)) for array, names in branch.indexed.items()}
+        arrays |= {names[0]: (array, len(names)) for array, names in branch.arrays.items()}
+        within |= {name for names in branch.indexed.values() for name in names}
         lines: list[str] = []
-        stacked = {name for names in branch.arrays.values() for name in names}
+        taken = {array for array, _ in arrays.values()}
         for name, child in branch.children.items():
             if isinstance(child, Member):
                 lines.append(f"{child.kind} {name}: {type_text(child.shape, child.dtype)}")
-            elif name not in stacked:
-                lines.append(f"sub {name}: {self.block(child, (*path, name), name)}")
+            elif name in arrays:
+                array, count = arrays[name]
+                lines.append(f"sub {array}: [{kinds[name]}; {count}]")
+                continue
+            elif name in within:
+                continue
             else:
-                for array, names in branch.arrays.items():
-                    if names[0] == name:
-                        kind = self.block(child, (*path, array, ANY), singular(array))
-                        lines.append(f"sub {array}: [{kind}; {len(names)}]")
-        taken = {name for name in branch.children if name not in stacked} | set(branch.arrays)
+                lines.append(f"sub {name}: {kinds[name]}")
+            taken.add(name)
         return lines, taken
 
     def block(self, branch: Branch, path: tuple[str, ...], name: str) -> str:

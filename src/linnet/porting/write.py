@@ -70,6 +70,15 @@ class Module:
     functions: dict[Any, tuple[str, str]] = field(default_factory=dict)  # name and text by body
     facts: tuple[str, ...] = ()
     members: frozenset[str] = frozenset()  # names of members, which hide what is imported
+    indexed: dict[tuple[Any, ...], tuple[str, int]] = field(default_factory=dict)
+
+    def path_text(self, path: tuple[Any, ...], owner: tuple[Any, ...]) -> str:
+        """A member as the block at `owner` writes it; elements of arrays by their position."""
+        text = ""
+        for at in range(len(owner), len(path)):
+            array, position = self.indexed.get(path[: at + 1], (path[at], None))
+            text += f".{array}" + ("" if position is None else f"[{position}]")
+        return text.removeprefix(".")
 
     def imported(self, item: str) -> str:
         """The name of an item of the standard library, which is imported, or of a helper."""
@@ -265,7 +274,7 @@ class Scope:
                     return self.endless(node)
                 return Expr(number(node), _UNARY if number(node)[0] == "-" else _ATOM)
             case "param":
-                return Expr(path_text(node.data[0], self.owner))
+                return Expr(self.module.path_text(node.data[0], self.owner))
             case "size":
                 return Expr(f"cast<{node.dtype}>({node.data[0]})")
             case "iota":
@@ -524,7 +533,7 @@ class Scope:
         given = ", ".join(self.typed(x).text for x in node.inputs)
         dims, written = body_dims([x.shape for x in node.inputs], body)
         generics = f"<{', '.join(dims)}>" if written and dims else ""
-        return f"{path_text(path, self.owner)}.{method}{generics}({given})"
+        return f"{self.module.path_text(path, self.owner)}.{method}{generics}({given})"
 
     def branch_text(self, node: Node) -> Expr:
         """`if` over bodies that are expressions, or calls of functions."""
@@ -653,7 +662,7 @@ class Scope:
         dims, written = body_dims([x.shape for x in node.inputs], body)
         generics = f"<{', '.join(dims)}>" if written and dims else ""
         call = f"{child}.{method}{generics}({given})"
-        self.lines.append(f"static for {child} in {path_text(path, self.owner)} {{")
+        self.lines.append(f"static for {child} in {self.module.path_text(path, self.owner)} {{")
         if len(names) == 1:
             self.lines.append(f"{names[0]} = {call}")
         else:
@@ -729,13 +738,6 @@ def _tuple(texts: Sequence[str]) -> str:
 
 def shape_text(shape: Shape) -> str:
     return f"[{', '.join(map(str, shape))}]"
-
-
-def path_text(path: tuple[Any, ...], owner: tuple[Any, ...]) -> str:
-    """A member as the block at `owner` writes it."""
-    rest = path[len(owner) :]
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in rest)
-    return text.removeprefix(".")
 
 
 def _ranges_text(ranges: Sequence[tuple[Dim, Dim, int]], shape: Shape) -> str:
