@@ -111,7 +111,7 @@ def test_a_conv_net(tmp_path: Path, golden: Golden) -> None:
 def test_a_decoder_of_stablehlo(decoder: Any, tmp_path: Path) -> None:
     apply, params = decoder
     text = lowered_agrees(tmp_path, apply, params, (TOKENS,))
-    assert "sub layers: [Layer; 3]" in text and "softmax(" in text
+    assert "sub layers: [Layer; 3]" in text and "attention_of(" in text
 
 
 def test_an_exported_function(decoder: Any, tmp_path: Path) -> None:
@@ -306,3 +306,22 @@ def test_weights_may_lie_elsewhere(tmp_path: Path) -> None:
     assert text_of(result).startswith("module product\n") and "block Product" in text_of(result)
     found = load(result.source, weights=result.weights, bindings=result.bindings)(x)
     assert_same([found], [x @ params["w"]])
+
+
+@pytest.mark.parametrize("fill", [-1e30, -1e9, float(np.finfo(np.float32).min), -np.inf, -100.0])
+@pytest.mark.parametrize("order", ["bqhd,bkhd->bhqk", "bqhd,bkhd->bqhk"])
+def test_attention(fill: float, order: str, tmp_path: Path) -> None:
+    def attend(_: Any, q: Any, k: Any, v: Any, mask: Any) -> Any:
+        scores = jnp.einsum(order, q, k) * 0.25
+        if order == "bqhd,bkhd->bhqk":
+            weights = jax.nn.softmax(jnp.where(mask, scores, fill))
+            return jnp.einsum("bhqk,bkhd->bqhd", weights, v)
+        weights = jax.nn.softmax(jnp.where(mask[:, None, :], scores, fill))
+        return jnp.einsum("bqhk,bkhd->bqhd", weights, v)
+
+    q, k, v = (DRAW.standard_normal((2, n, 3, 4)).astype(np.float32) for n in (5, 6, 6))
+    mask = DRAW.random((5, 6)) > 0.5
+    mask[1], mask[2] = False, True  # a query that sees nothing, and one that sees all
+    text = agrees(tmp_path, attend, {}, (q, k, v, mask))
+    known = fill in (-1e30, -1e9) or (fill < -1e38 and fill > -np.inf)
+    assert ("attention(" in text) == (known and order == "bqhd,bkhd->bhqk")

@@ -24,6 +24,7 @@ IDS = np.array([[0, 2], [-1, 5], [7, -9]], np.int32)
 IMAGE = DRAW.standard_normal((2, 8, 9, 4)).astype(np.float32)
 KERNEL = DRAW.standard_normal((3, 3, 4, 6)).astype(np.float32)
 DEPTHWISE = DRAW.standard_normal((3, 3, 1, 8)).astype(np.float32)
+VOLUME = DRAW.standard_normal((2, 2, 4, 5, 3)).astype(np.float32)
 SPECIAL = np.array([0.0, -0.0, 1.5, -2.5, 0.5, np.inf, -np.inf, np.nan, 3.0, -3.0], np.float32)
 
 
@@ -53,7 +54,10 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         ),
         (X,),
     ),
-    "small": (lambda x: (jnp.expm1(x), jnp.log1p(abs(x)), lax.rsqrt(abs(x))), (X * 1e-4,)),
+    "small": (
+        lambda x: (jnp.expm1(x), jnp.sinh(x), jnp.cosh(x), jnp.log1p(abs(x)), lax.rsqrt(abs(x))),
+        (X * 1e-4,),
+    ),
     "powers": (
         lambda x: (x**2, x**3, x**-2, abs(x) ** 1.5, 2.0**x, jnp.exp2(x), jnp.power(x, 4.0)),
         (X,),
@@ -61,6 +65,20 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "rounding": (
         lambda x: (jnp.floor(x), jnp.ceil(x), jnp.round(x), jnp.sign(x), jnp.isfinite(x)),
         (np.concatenate([WIDE.reshape(-1), SPECIAL]),),
+    ),
+    "extremes": (
+        lambda x: (
+            jnp.maximum(x, jnp.finfo(jnp.float32).min),
+            jnp.minimum(x.astype(jnp.bfloat16), jnp.finfo(jnp.bfloat16).max),
+            jnp.maximum(x.astype(jnp.float16), jnp.finfo(jnp.float16).min),
+            x.astype(jnp.int32) + jnp.iinfo(jnp.int32).min,
+            x * 1e-45 + jnp.finfo(jnp.float32).tiny,
+        ),
+        (X,),
+    ),
+    "three axes": (
+        lambda x, w: lax.conv_general_dilated(x, w, (1, 2, 1), "SAME"),
+        (VOLUME, VOLUME[:, :, :3, :3, :3]),
     ),
     "precision": (
         lambda x: (

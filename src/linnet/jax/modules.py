@@ -233,6 +233,8 @@ class _Reader:
                 return graph.square(given[0])
             case "logistic":
                 return graph.call("std.nn.activations::sigmoid", given, shape=shape, dtype=dtype)
+            case "sinh" | "cosh":
+                return ops.hyperbolic(name, given[0])
             case "tan":
                 parts = [graph.elementwise("sin", given), graph.elementwise("cos", given)]
                 return graph.elementwise("div", parts)

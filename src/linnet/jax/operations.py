@@ -607,6 +607,16 @@ class Operations:
         raised = graph.elementwise("exp", [graph.elementwise("mul", [graph.cast(y, "f64"), scale])])
         return graph.cast(raised, x.dtype)
 
+    def hyperbolic(self, name: str, x: Node) -> Node:
+        """`sinh` or `cosh`, exact near 0."""
+        graph = self.graph
+        both = [x, graph.elementwise("neg", [x])]
+        if name == "sinh":
+            joined = graph.elementwise("sub", [graph.helper("expm1", each) for each in both])
+        else:
+            joined = graph.elementwise("add", [graph.elementwise("exp", [each]) for each in both])
+        return graph.elementwise("mul", [graph.literal(0.5, x.dtype), joined])
+
     def reduce_precision(self, x: Node, exponent: int, mantissa: int) -> Node:
         """x rounded to a dtype of fewer bits."""
         own = {"f64": (11, 52), "f32": (8, 23), "bf16": (8, 7), "f16": (5, 10)}

@@ -61,9 +61,8 @@ def members_of(leaves: Sequence[tuple[Any, Any]], problems: dict[str, None]) -> 
             problems[f"the parameter `{tensor}`: {reason}"] = None
             continue
         if any(size.constant is None for size in shape):
-            problems[
-                f"the parameter `{tensor}` has the shape {aval.shape}: sizes of parameters are numbers"
-            ] = None
+            shown = f"the parameter `{tensor}` has the shape {aval.shape}"
+            problems[f"{shown}: sizes of parameters are numbers"] = None
             continue
         array = None if isinstance(value, jax.ShapeDtypeStruct) else np.asarray(value, aval.dtype)
         out.append(Member(tuple(path) or ("params",), tensor, shape, dtype, array))

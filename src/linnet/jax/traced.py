@@ -265,6 +265,8 @@ class Reader:
         if name in _HELPERS:
             return graph.helper(_HELPERS[name], *given, dtype=dtype)
         if name in _REDUCE:
+            if _REDUCE[name] in ("any", "all") and dtype != "bool":
+                raise Unsupported(f"it works on the bits of {dtype}")
             return graph.reduce(_REDUCE[name], given[0], params["axes"])
         if name in _CUMULATIVE:
             return ops.cumulative(_CUMULATIVE[name], given[0], params["axis"], params["reverse"])
@@ -285,6 +287,8 @@ class Reader:
                 [x] = given
                 parts = [graph.elementwise("sin", [x]), graph.elementwise("cos", [x])]
                 return graph.elementwise("div", parts)
+            case "sinh" | "cosh":
+                return ops.hyperbolic(name, given[0])
             case "exp2":
                 scale = graph.literal(0.6931471805599453, dtype)
                 return graph.elementwise("exp", [graph.elementwise("mul", [given[0], scale])])

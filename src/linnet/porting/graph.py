@@ -144,8 +144,8 @@ def called(node: Node) -> str:
             for each in reversed(node.inputs):
                 if each.op == "param":
                     *blocks, own = each.data[0]
-                    plain = own in ("weight", "embedding", "w") and blocks
-                    return _made_by(blocks[-1] if plain else own)
+                    plain = own in ("weight", "embedding", "w")
+                    return _made_by((["", *blocks])[-1] if plain else own)
         case "method":
             return _made_by(node.data[0][-1])
         case "input" | "arg":

@@ -90,7 +90,7 @@ def _branch(items: Sequence[tuple[tuple[str | int, ...], Member]]) -> Branch:
         else:
             flat.append((str(key), group, ""))
     arrays: dict[str, list[str]] = {}
-    for wish, group, array in sorted(flat, key=lambda item: _natural(item[0])):
+    for wish, group, array in sorted(flat, key=lambda item: (item[0] == "bias", _natural(item[0]))):
         name = names.fresh(value_name(wish))
         leaf = next((member for keys, member in group if not keys), None)
         made.children[name] = leaf if leaf is not None else _branch(group)

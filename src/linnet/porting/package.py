@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,14 @@ import numpy as np
 
 from linnet.check import check
 from linnet.diagnostics import Diagnostic, ExportError
+from linnet.porting.generic import Generic, Instance, generic_blocks
 from linnet.porting.graph import Body, Graph, Node, topological, within
 from linnet.porting.helpers import APPROXIMATE, HELPERS, texts_of
 from linnet.porting.members import ANY, METHOD, Branch, Member, branch_of
 from linnet.porting.names import Names, singular, type_name, value_name
 from linnet.porting.outline import outlined, parts
 from linnet.porting.recognise import recognised
-from linnet.porting.write import Module, body_dims, dims_of, function_text, type_text
+from linnet.porting.write import Module, body_dims, dims_of, function_text, generics_text, type_text
 from linnet.syntax.format import format as formatted
 from linnet.weights import write_bindings
 from linnet.weights.safetensors import write_safetensors
@@ -277,6 +278,17 @@ class _Blocks:
             self.methods.setdefault(path, []).append(node)
         self.known: dict[str, str] = {}
         self.texts: list[str] = []
+        instances = [
+            Instance(branch, self.methods[path][0].data[2] if path in self.methods else None)
+            for path, branch in _plain_blocks(reader.tree, ())
+        ]
+        sizes = dims_of([node.shape for node in reader.program.inputs])
+        self.generic = {
+            key: (made, given)
+            for made in generic_blocks(reader.program.graph, instances, sizes)
+            for key, given in made.arguments.items()
+        }
+        self.named: dict[int, str] = {}  # generic blocks that are written
 
     def root(self) -> str:
         program = self.reader.program
@@ -338,34 +350,64 @@ class _Blocks:
         return lines, taken
 
     def block(self, branch: Branch, path: tuple[str, ...], name: str) -> str:
-        """The name of the block's type."""
+        """The block's type."""
+        single = re.sub(r"_?\d+$", "", name) or name
+        wish = _kind(branch) or (singular(single) if single != name else single)
+        if id(branch) in self.generic:
+            made, given = self.generic[id(branch)]
+            if id(made) not in self.named:
+                self.named[id(made)] = self.module.names.fresh(type_name(wish), "")
+                self.texts.append(self._generic(branch, made, self.named[id(made)]))
+            return f"{self.named[id(made)]}<{', '.join(map(str, given))}>"
         members, taken = self.members(branch, path)
-        methods: list[str] = []
-        for node in self.methods.get(path, []):
-            body = node.data[2]
-            args = sorted(
-                (n for n in topological(body.results) if n.op == "arg"), key=lambda n: n.data[0]
-            )
-            dims, _ = body_dims([x.shape for x in node.inputs], body)
-            head = f"pub fn {node.data[1]}"
-            methods.append(
-                function_text(
-                    self.module,
-                    head,
-                    [(a, a.name) for a in args],
-                    body,
-                    dims,
-                    path,
-                    taken | {METHOD},
-                )
-            )
+        methods = [
+            self._method(node.data[2], path, taken, ()) for node in self.methods.get(path, [])
+        ]
         text = "\n\n".join(["\n".join(members), *methods])
         if text not in self.known:
-            single = re.sub(r"_?\d+$", "", name) or name
-            wish = _kind(branch) or (singular(single) if single != name else single)
             self.known[text] = self.module.names.fresh(type_name(wish), "")
             self.texts.append(f"block {self.known[text]} {{\n{text}\n}}")
         return self.known[text]
+
+    def _generic(self, branch: Branch, made: Generic, name: str) -> str:
+        members = [
+            f"{child.kind} {own}: {type_text(made.shapes[own], child.dtype)}"
+            for own, child in branch.children.items()
+            if isinstance(child, Member)
+        ]
+        methods: list[str] = []
+        if made.body is not None:
+            methods.append(self._method(made.body, (), set(branch.children), made.names))
+        text = "\n\n".join(["\n".join(members), *methods])
+        return f"block {name}{generics_text(made.names)} {{\n{text}\n}}"
+
+    def _method(
+        self, body: Body, path: tuple[str, ...], taken: set[str], generics: Sequence[str]
+    ) -> str:
+        """A block's method; the generics that are the block's own are not its."""
+        args = sorted(
+            (node for node in topological(body.results) if node.op == "arg"),
+            key=lambda node: node.data[0],
+        )
+        dims, _ = body_dims([node.shape for node in args], body)
+        own = [dim for dim in dims if dim not in generics]
+        names = {*taken, *generics, METHOD}
+        given = [(node, node.name) for node in args]
+        return function_text(self.module, f"pub fn {METHOD}", given, body, own, path, names)
+
+
+def _plain_blocks(
+    branch: Branch, path: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], Branch]]:
+    """Every block that has parameters alone, by its path; one for each array."""
+    walked = {names[0]: array for array, names in branch.arrays.items()}
+    others = {name for names in branch.arrays.values() for name in names[1:]}
+    for name, child in branch.children.items():
+        if isinstance(child, Branch) and name not in others:
+            own = (*path, walked[name], ANY) if name in walked else (*path, name)
+            if all(isinstance(each, Member) for each in child.children.values()):
+                yield own, child
+            yield from _plain_blocks(child, own)
 
 
 def _kind(branch: Branch) -> str:

@@ -338,8 +338,93 @@ def _embedding(graph: Graph, node: Node, notes: list[str]) -> Node | None:
     )
 
 
+def _attention(graph: Graph, node: Node, notes: list[str]) -> Node | None:
+    """Values of `[B, H, K, D]`, in any order of axes, weighted by the softmax of masked scores."""
+    if node.op != "dot" or node.dtype != "f32":
+        return None
+    operands = list(zip(node.inputs, node.data[:2], strict=True))
+    for (weights, told), (value, of_value) in (operands, operands[::-1]):
+        if weights.op != "call" or weights.data[0] != "std.nn.softmax::softmax":
+            continue
+        result = node.data[2]
+        if weights.rank != 4 or value.rank != 4 or told[3] in result:
+            continue
+        rows, heads, query, key = told
+        own = [letter for letter in of_value if letter not in told]
+        if len(own) != 1 or not set(f"{rows}{heads}{key}") < set(of_value) or len(result) != 4:
+            continue
+        found = _scores(graph, weights.inputs[0])
+        if found is None:
+            continue
+        queries, keys, scale, mask = found
+        values = _turned(graph, value, of_value, (rows, heads, key, own[0]))
+        given = [queries, keys, values, graph.literal(scale, "f32")]
+        size = (weights.shape[2], weights.shape[3])
+        if queries.shape[3] != values.shape[3] or queries.shape[:2] != values.shape[:2]:
+            continue
+        form = ["{}", "{}", "{}", "{}"]
+        if mask is not None:
+            if any(axis != ONE for axis in mask.shape[:-2]):
+                continue
+            given.append(graph.expand(graph.reshape(mask, mask.shape[-2:]), size))
+            form.append("some({})")
+        made = graph.call(
+            "std.nn.attention::attention",
+            given,
+            shape=(*queries.shape[:3], values.shape[3]),
+            dtype="f32",
+            form=form,
+            name="attended",
+        )
+        return graph.permute(made, [(rows, heads, query, own[0]).index(c) for c in result])
+    return None
+
+
+def _scores(graph: Graph, node: Node) -> tuple[Node, Node, float, Node | None] | None:
+    """Queries and keys as `[B, H, S, D]`, what scales their products, and which are kept."""
+    mask: Node | None = None
+    if node.op == "select":
+        mask, node, fill = node.inputs
+        number = constant(fill)
+        # Far below any score: what is not kept has no weight, and a row of nothing else the mean.
+        if number is None or not -3.5e38 < number <= -1e9 or mask.rank < 2:
+            return None
+    scale = 1.0
+    if node.op == "div" and (by := constant(node.inputs[1])):
+        node, scale = node.inputs[0], 1 / float(by)
+    elif node.op == "mul":
+        for a, b in _both(node, "mul"):
+            if (by := constant(b)) is not None:
+                node, scale = a, float(by)
+                break
+    if node.op != "dot" or node.rank != 4:
+        return None
+    of_a, of_b, (rows, heads, query, key) = node.data
+    summed = [letter for letter in of_a if letter not in node.data[2]]
+    if len(summed) != 1 or len(of_a) != 4 or len(of_b) != 4:
+        return None
+    pairs = [(node.inputs[0], of_a), (node.inputs[1], of_b)]
+    if query in of_b:
+        pairs.reverse()
+    (queries, of_query), (keys, of_key) = pairs
+    if {*of_query} != {rows, heads, query, *summed} or {*of_key} != {rows, heads, key, *summed}:
+        return None
+    return (
+        _turned(graph, queries, of_query, (rows, heads, query, *summed)),
+        _turned(graph, keys, of_key, (rows, heads, key, *summed)),
+        scale,
+        mask,
+    )
+
+
+def _turned(graph: Graph, x: Node, letters: str, order: Sequence[str]) -> Node:
+    """x with its axes in this order of their letters."""
+    return graph.permute(x, [letters.index(letter) for letter in order])
+
+
 _RULES: tuple[_Rule, ...] = (
     _softmax,
+    _attention,
     _log_softmax,
     _gelu,
     _sigmoid,

@@ -9,6 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import ml_dtypes
+import numpy as np
+
 from linnet.diagnostics import InternalError
 from linnet.dims import Dim
 from linnet.porting.graph import (
@@ -728,7 +731,10 @@ def _shortest(exact: Any, dtype: str) -> str:
     else:
         wide = float(exact)
         kind = DTYPES[dtype].type
-        text = next(t for n in range(1, 18) if kind(float(t := f"{wide:.{n}g}")) == exact)
+        with np.errstate(over="ignore"):
+            text = next(t for n in range(1, 18) if kind(float(t := f"{wide:.{n}g}")) == exact)
+    if abs(float(text)) > abs(float(exact)) >= float(ml_dtypes.finfo(exact.dtype).max):
+        text = repr(float(exact))  # the shortest would lie above the largest
     return re.sub(r"e([+-])0*(\d)", lambda m: f"e{'-' if m[1] == '-' else ''}{m[2]}", text)
 
 
