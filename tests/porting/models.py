@@ -160,6 +160,70 @@ class ConvNet(nn.Module):
         return nn.Dense(10, name="head")(pooled)
 
 
+class Encoder(nn.Module):
+    """Flax's own attention, with a mask for each row, norms with biases, exact gelu."""
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        mask = nn.make_causal_mask(x[..., 0])
+        for i in range(2):
+            h = nn.LayerNorm(name=f"attention_norm_{i}")(x)
+            x = x + nn.MultiHeadDotProductAttention(4, name=f"attention_{i}")(h, h, mask=mask)
+            h = nn.LayerNorm(name=f"mlp_norm_{i}")(x)
+            wide = nn.gelu(nn.Dense(64, name=f"up_{i}")(h), approximate=False)
+            x = x + nn.Dense(16, name=f"down_{i}")(wide)
+        return nn.LayerNorm(name="norm")(x)
+
+
+class Residual(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any, _: Any) -> Any:
+        return x + nn.Dense(16)(nn.tanh(nn.Dense(16)(x))), None
+
+
+class Scanned(nn.Module):
+    """Layers that `nn.scan` stacks and `nn.remat` computes again."""
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        own = {"params": True}
+        layers = nn.scan(nn.remat(Residual), variable_axes={"params": 0}, split_rngs=own, length=3)
+        x, _ = layers(name="layers")(x, None)
+        return nn.Dense(3, name="head")(x)
+
+
+class Recurrent(nn.Module):
+    """Cells over time."""
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        return nn.RNN(nn.LSTMCell(8))(x), nn.RNN(nn.GRUCell(8))(x)
+
+
+class Experts(nn.Module):
+    """Two of four experts for each token."""
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        w = self.param("w", nn.initializers.normal(), (4, 16, 16))
+        gates = nn.softmax(nn.Dense(4, name="router")(x))
+        shares, chosen = jax.lax.top_k(gates, 2)
+        mixed = jnp.einsum("bsd,bskde->bske", x, w[chosen])
+        return (mixed * shares[..., None]).sum(2)
+
+
+class Pixels(nn.Module):
+    """Grouped, strided and transposed convolutions, norms of groups, padded pooling."""
+
+    @nn.compact
+    def __call__(self, image: Any) -> Any:
+        image = nn.Conv(8, (3, 3), feature_group_count=4, strides=2)(image)
+        image = nn.GroupNorm(2)(image)
+        image = nn.avg_pool(nn.swish(image), (2, 2), strides=(2, 2), padding="SAME")
+        image = nn.ConvTranspose(4, (3, 3), strides=(2, 2))(image)
+        return nn.InstanceNorm()(image).reshape(image.shape[0], -1)
+
+
 def varied(params: Any, seed: int = 0) -> Any:
     """The parameters with numbers drawn anew, none of them what it starts as."""
     leaves, tree = jax.tree_util.tree_flatten(params)

@@ -34,6 +34,7 @@ pytestmark = pytest.mark.slow
 DRAW = np.random.default_rng(1)
 TOKENS = DRAW.integers(0, 50, (2, 7)).astype(np.int32)
 IMAGE = DRAW.standard_normal((2, 8, 8, 3)).astype(np.float32)
+FOUR = DRAW.standard_normal((2, 8, 8, 4)).astype(np.float32)
 Golden = Callable[[str, str], None]
 
 
@@ -306,6 +307,33 @@ def test_weights_may_lie_elsewhere(tmp_path: Path) -> None:
     assert text_of(result).startswith("module product\n") and "block Product" in text_of(result)
     found = load(result.source, weights=result.weights, bindings=result.bindings)(x)
     assert_same([found], [x @ params["w"]])
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (models.Encoder, ["attention_rows(", "layer_norm(", "gelu_erf("]),
+        (models.Scanned, ["for i in 0..3"]),
+        (models.Recurrent, ["for i in 0..6"]),
+        (models.Experts, ["softmax("]),
+    ],
+)
+def test_modules_of_flax(model: Any, words: list[str], tmp_path: Path) -> None:
+    x = DRAW.standard_normal((2, 6, 16)).astype(np.float32)
+    apply, params = model().apply, made(model(), x)
+    text = agrees(tmp_path / "fixed", apply, params, (x,), limit=2e-5)
+    assert all(word in text for word in words)
+    lowered_agrees(tmp_path / "module", apply, params, (x,), limit=2e-5)
+    if model is not models.Recurrent:  # whose loop over time needs a number
+        example = (shaped((*symbols("B, S"), 16), jnp.float32),)
+        agrees(tmp_path / "symbolic", apply, params, (x,), example, limit=2e-5)
+
+
+def test_pixels_of_flax(tmp_path: Path) -> None:
+    model = models.Pixels()
+    params = made(model, FOUR)
+    agrees(tmp_path, model.apply, params, (FOUR,), limit=2e-5)
+    lowered_agrees(tmp_path, model.apply, params, (FOUR,), limit=2e-5)
 
 
 @pytest.mark.parametrize("fill", [-1e30, -1e9, float(np.finfo(np.float32).min), -np.inf, -100.0])

@@ -66,6 +66,17 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         lambda x: (jnp.floor(x), jnp.ceil(x), jnp.round(x), jnp.sign(x), jnp.isfinite(x)),
         (np.concatenate([WIDE.reshape(-1), SPECIAL]),),
     ),
+    "sums of what is repeated": (
+        lambda x: (
+            jnp.broadcast_to(x[:, :1], (3, 5)).sum(1),
+            jnp.broadcast_to(x[:, :1], (3, 5)) @ jnp.broadcast_to(x[0][:, None], (5, 2)),
+            jnp.broadcast_to(x[:, :1], (3, 7)) @ jnp.broadcast_to(x[0, :2], (7, 2)),
+            jnp.ones((3, 5)).sum(1),
+            jnp.full((2, 3), 2.0) @ jnp.full((3, 4), 0.5),
+            jnp.broadcast_to(x[:1, :1], (3, 5)).max(),
+        ),
+        (X,),
+    ),
     "extremes": (
         lambda x: (
             jnp.maximum(x, jnp.finfo(jnp.float32).min),
@@ -98,6 +109,17 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         (WHOLE, WHOLE.T.reshape(3, 5)),
     ),
     "bits": (lambda x: (x & 6, x | 1, x ^ 3, ~x, x << 2, x >> 1, x > 2), (WHOLE,)),
+    "shifts": (
+        lambda x, n: (
+            lax.shift_right_logical(x, n),
+            lax.shift_right_arithmetic(x, n),
+            lax.shift_left(x, n),
+        ),
+        (
+            np.array([-7, 5, -(2**31), 2**31 - 1, -1], np.int32),
+            np.array([1, 2, 3, 31, 32], np.int32),
+        ),
+    ),
     "unsigned": (
         lambda x: (x >> 1, x << 1, ~x, x // 7, x % 7),
         (np.arange(9, dtype=np.uint8) * 30,),

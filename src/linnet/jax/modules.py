@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -155,8 +155,7 @@ class _Reader:
         """What a block returns on these arguments."""
         env: dict[Any, Node] = dict(outer)
         env.update(zip(block.arguments, given, strict=True))
-        for op in block.operations:
-            operation = op.operation
+        for operation in _alive(block):
             inputs = [env[value] for value in operation.operands]
             if operation.name in ("func.return", "stablehlo.return"):
                 return inputs
@@ -239,9 +238,7 @@ class _Reader:
                 parts = [graph.elementwise("sin", given), graph.elementwise("cos", given)]
                 return graph.elementwise("div", parts)
             case "shift_right_arithmetic" | "shift_right_logical":
-                if (given[0].dtype[0] == "i") == (name == "shift_right_arithmetic"):
-                    return graph.elementwise("shr", given)
-                raise Unsupported(f"it shifts {given[0].dtype} as the other signedness")
+                return ops.shift_right(*given, logical=name == "shift_right_logical")
             case "broadcast_in_dim":
                 return graph.broadcast(
                     given[0], shape, _numbers(attributes["broadcast_dimensions"])
@@ -525,19 +522,30 @@ class _Reader:
         return graph.branch(chosen, fixed, bodies)
 
 
+def _alive(block: Any) -> list[Any]:
+    """The operations that what a block returns needs, in order."""
+    operations = [op.operation for op in block.operations]
+    wanted: set[Any] = set()
+    found: list[Any] = []
+    for op in reversed(operations):
+        if not len(op.results) or any(result in wanted for result in op.results):
+            found.append(op)
+            wanted.update(_read(op))
+    return found[::-1]
+
+
+def _read(op: Any) -> Iterator[Any]:
+    """Every value that an operation, or what stands in its regions, reads."""
+    yield from op.operands
+    for region in op.regions:
+        for block in region.blocks:
+            for inner in block.operations:
+                yield from _read(inner.operation)
+
+
 def _outside(op: Any, env: Mapping[Any, Node]) -> dict[Any, Node]:
     """What the regions of an operation read from around them."""
-    found: dict[Any, Node] = {}
-
-    def look(operation: Any) -> None:
-        for region in operation.regions:
-            for block in region.blocks:
-                for inner in block.operations:
-                    found.update((v, env[v]) for v in inner.operation.operands if v in env)
-                    look(inner.operation)
-
-    look(op)
-    return found
+    return {value: env[value] for value in _read(op) if value in env}
 
 
 def _identity(kind: str, dtype: str) -> float | int | bool:

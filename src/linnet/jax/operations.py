@@ -628,6 +628,13 @@ class Operations:
                 return self.graph.cast(self.graph.cast(x, dtype), x.dtype)
         raise Unsupported(f"no dtype has {exponent} bits of exponent and {mantissa} of mantissa")
 
+    def shift_right(self, x: Node, count: Node, *, logical: bool) -> Node:
+        """x shifted towards its lowest bit, by zeros where it is `logical`, else by its sign."""
+        graph, own = self.graph, x.dtype
+        other = f"{'u' if logical else 'i'}{own[1:]}"
+        given = [graph.cast(x, other), graph.cast(count, other)]
+        return graph.cast(graph.elementwise("shr", given), own)
+
     def clamp(self, low: Node, x: Node, high: Node) -> Node:
         raised = self.graph.elementwise("max", [x, low])
         return self.graph.elementwise("min", [raised, high])

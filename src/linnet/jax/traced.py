@@ -179,7 +179,10 @@ class Reader:
         env: dict[Any, Node] = dict(zip(jaxpr.constvars, constants, strict=True))
         env.update(zip(jaxpr.invars, inputs, strict=True))
         titles = _titles(jaxpr.eqns)
+        needed = _needed(jaxpr)
         for at, eqn in enumerate(jaxpr.eqns):
+            if at not in needed:
+                continue
             given = [self.atom(x, env) for x in eqn.invars]
             made = self.outcome(eqn, given)
             for var, node in zip(eqn.outvars, made, strict=True):
@@ -296,10 +299,7 @@ class Reader:
                 away = params["rounding_method"] == lax.RoundingMethod.AWAY_FROM_ZERO
                 return graph.helper("round_half_away" if away else "round_half_even", given[0])
             case "shift_right_arithmetic" | "shift_right_logical":
-                signed = given[0].dtype[0] == "i"
-                if signed == (name == "shift_right_arithmetic"):
-                    return graph.elementwise("shr", given)
-                raise Unsupported(f"it shifts {given[0].dtype} as the other signedness")
+                return ops.shift_right(*given, logical=name == "shift_right_logical")
             case "reduce_precision":
                 return ops.reduce_precision(
                     given[0], params["exponent_bits"], params["mantissa_bits"]
@@ -612,6 +612,18 @@ def _counters(jaxpr: Any, consts: int, carry: int, first: Sequence[Node]) -> dic
         a, b = eqn.invars
         if a is own and hasattr(b, "val") and b.val == 1 and first[at].dtype[0] in "iu":
             found[at] = int(start)
+    return found
+
+
+def _needed(jaxpr: Any) -> set[int]:
+    """The equations that a result or an effect needs, by number."""
+    wanted = {id(var) for var in jaxpr.outvars}
+    found: set[int] = set()
+    for at in reversed(range(len(jaxpr.eqns))):
+        eqn = jaxpr.eqns[at]
+        if eqn.effects or any(id(var) in wanted for var in eqn.outvars):
+            found.add(at)
+            wanted.update(id(var) for var in eqn.invars)
     return found
 
 

@@ -125,8 +125,8 @@ def _made_by(block: str) -> str:
     return "product" if name in ("*", "out", "") else f"{name}_out"
 
 
-def called(node: Node) -> str:
-    """What the node's result may be called."""
+def called(node: Node, owner: int = 0) -> str:
+    """What the node's result may be called, in a block whose path has so many steps."""
     if node.name:
         return node.name
     match node.op:
@@ -143,7 +143,7 @@ def called(node: Node) -> str:
         case "dot":
             for each in reversed(node.inputs):
                 if each.op == "param":
-                    *blocks, own = each.data[0]
+                    *blocks, own = each.data[0][owner:]
                     plain = own in ("weight", "embedding", "w")
                     return _made_by((["", *blocks])[-1] if plain else own)
         case "method":
@@ -273,6 +273,9 @@ class Graph:
                 return self.elementwise("or", [test, no])
         if op == "select" and inputs[0].op == "literal":
             return self.fitted(inputs[1] if inputs[0].data[0] else inputs[2], inputs)
+        if op == "ne" and inputs[0].op == "cast" and _is(inputs[1], 0):
+            if inputs[0].inputs[0].dtype == "bool":
+                return self.fitted(inputs[0].inputs[0], inputs)
         if op in ("add", "sub", "mul") and (size := self._sized(op, inputs)) is not None:
             return size
         if op == "select" and inputs[1] is inputs[2]:
@@ -454,8 +457,14 @@ class Graph:
     def reduce(self, kind: str, x: Node, axes: Sequence[int]) -> Node:
         """`sum`, `prod`, `max`, `min`, `any` or `all` over the axes, which go."""
         axes = tuple(sorted(axes))
-        if all(x.shape[axis] == ONE for axis in axes):
-            return self.reshape(x, [n for axis, n in enumerate(x.shape) if axis not in axes])
+        ones = [axis for axis in axes if x.shape[axis] == ONE]
+        if ones:  # there is nothing to add up
+            left = [i for i in range(x.rank) if i not in ones]
+            plain = self.reshape(x, [x.shape[i] for i in left])
+            axes = tuple(left.index(i) for i in axes if i not in ones)
+            return self.reduce(kind, plain, axes)
+        if not axes:
+            return x
         shape = [size for axis, size in enumerate(x.shape) if axis not in axes]
         if (number := constant(x)) is not None and kind != "prod":
             count = product(x.shape[axis] for axis in axes)
@@ -538,7 +547,7 @@ class Graph:
         turn = self.node("arg", (), [len(given)], dtype="i64", name="i")
         held = [self.arg(len(given) + 1 + i, node, node.name) for i, node in enumerate(carried)]
         new, stacked = body(given, turn, held)
-        whole = Body((*new, *stacked))
+        constants, [whole] = self._read(constants, [Body((*new, *stacked))])
         made = self.node("for", [*constants, *carried], [whole, count, len(carried)])
         shapes = [node.shape for node in new] + [(count, *node.shape) for node in stacked]
         out = [
@@ -551,13 +560,37 @@ class Graph:
         self, constants: Sequence[Node], carried: Sequence[Node], test: Body, body: Body
     ) -> list[Node]:
         """`while`: both bodies get the constants and what is carried."""
+        constants, [test, body] = self._read(constants, [test, body])
         made = self.node("while", [*constants, *carried], [test, body, len(carried)])
         return self.items(made, body.results)
 
     def branch(self, chosen: Node, inputs: Sequence[Node], bodies: Sequence[Body]) -> list[Node]:
         """`if`, or a chain of them: `chosen` is a bool, or the i32 number of a body."""
+        inputs, bodies = self._read(inputs, bodies)
         made = self.node("if", [chosen, *inputs], bodies)
         return self.items(made, bodies[0].results)
+
+    def _read(
+        self, constants: Sequence[Node], bodies: Sequence[Body]
+    ) -> tuple[list[Node], list[Body]]:
+        """The constants that a body reads, and the bodies with those alone."""
+        args = {n for body in bodies for n in topological(body.results) if n.op == "arg"}
+        read = sorted({n.data[0] for n in args if n.data[0] < len(constants)})
+        gone = len(constants) - len(read)
+        known = {
+            node: self.node(
+                "arg",
+                (),
+                [read.index(at) if (at := node.data[0]) < len(constants) else at - gone],
+                shape=node.shape,
+                dtype=node.dtype,
+                name=node.name,
+            )
+            for node in args
+        }
+        return [constants[at] for at in read], [
+            Body(tuple(self.substitute(body.results, known))) for body in bodies
+        ]
 
     # ------------------------------------------------ rewriting
 
@@ -614,6 +647,8 @@ def _folded(op: str, values: Sequence[Any]) -> Any:
             case (("add" | "sub" | "mul" | "eq" | "ne" | "lt" | "le" | "gt" | "ge"), [a, b]):
                 if a.dtype.kind != "b":
                     return getattr(a, f"__{op}__")(b)
+            case "sqrt", [x] if x >= 0:
+                return np.sqrt(x)
             case "div", [a, b] if a.dtype.kind == "f":
                 return a / b
             case (("and" | "or"), [a, b]) if a.dtype.kind == "b":

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -198,6 +198,7 @@ class _Reader:
         results = graph.substitute(program.results, placed)
         results = recognised(graph, results, self.notes)
         self.results = outlined(graph, self.tree, results)
+        _settle(self.tree, (), {own[:-1] for own, node in parts(self.results) if node.op == "walk"})
 
     def _keep_used(self) -> None:
         used = set(topological(self.program.results))
@@ -248,6 +249,15 @@ def _arrays(tree: Branch) -> set[str]:
     """The names of all arrays of blocks."""
     below = [_arrays(child) for child in tree.children.values() if isinstance(child, Branch)]
     return {*tree.arrays, *tree.alike}.union(*below)
+
+
+def _settle(branch: Branch, path: tuple[str, ...], walked: Collection[tuple[str, ...]]) -> None:
+    """Arrays that no loop walks, since nothing asked for one, are none."""
+    for array in list(branch.arrays):
+        if (*path, array) not in walked:
+            branch.alike[array] = branch.arrays.pop(array)
+    for own, child in _blocks_of(branch, path):
+        _settle(child, own, walked)
 
 
 def _positions(tree: Branch, path: Sequence[str]) -> list[str]:
@@ -400,21 +410,26 @@ def _plain_blocks(
     branch: Branch, path: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], Branch]]:
     """Every block that has parameters alone, by its path; one for each array."""
+    for own, child in _blocks_of(branch, path):
+        if all(isinstance(each, Member) for each in child.children.values()):
+            yield own, child
+        yield from _plain_blocks(child, own)
+
+
+def _blocks_of(branch: Branch, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Branch]]:
+    """The blocks below a block, by their paths; the first of each array for all."""
     walked = {names[0]: array for array, names in branch.arrays.items()}
     others = {name for names in branch.arrays.values() for name in names[1:]}
     for name, child in branch.children.items():
         if isinstance(child, Branch) and name not in others:
-            own = (*path, walked[name], ANY) if name in walked else (*path, name)
-            if all(isinstance(each, Member) for each in child.children.values()):
-                yield own, child
-            yield from _plain_blocks(child, own)
+            yield ((*path, walked[name], ANY) if name in walked else (*path, name)), child
 
 
 def _kind(branch: Branch) -> str:
     """What a block of these parameters is called everywhere; "" where it is called by its place."""
     match [(name, child) for name, child in branch.children.items() if name != "bias"]:
         case [("weight", Member(shape=shape))]:
-            return {1: "Norm", 2: "Linear", 3: "Conv1d", 4: "Conv2d"}.get(len(shape), "")
+            return {1: "Norm", 2: "Linear"}.get(len(shape), "")
         case [("scale", Member())]:
             return "Norm"
         case [("embedding", Member())]:

@@ -362,14 +362,20 @@ def _attention(graph: Graph, node: Node, notes: list[str]) -> Node | None:
         size = (weights.shape[2], weights.shape[3])
         if queries.shape[3] != values.shape[3] or queries.shape[:2] != values.shape[:2]:
             continue
-        form = ["{}", "{}", "{}", "{}"]
+        name, form = "attention", ["{}", "{}", "{}", "{}"]
         if mask is not None:
-            if any(axis != ONE for axis in mask.shape[:-2]):
+            batch, each = (ONE, ONE, *mask.shape)[-4:-2]
+            if each != ONE:
                 continue
-            given.append(graph.expand(graph.reshape(mask, mask.shape[-2:]), size))
-            form.append("some({})")
+            if batch == ONE:
+                given.append(graph.expand(graph.reshape(mask, mask.shape[-2:]), size))
+                form.append("some({})")
+            else:
+                own_mask = graph.reshape(mask, [batch, *mask.shape[-2:]])
+                given.append(graph.expand(own_mask, (batch, *size)))
+                name, form = "attention_rows", ["{}"] * 5
         made = graph.call(
-            "std.nn.attention::attention",
+            f"std.nn.attention::{name}",
             given,
             shape=(*queries.shape[:3], values.shape[3]),
             dtype="f32",

@@ -245,7 +245,7 @@ class Scope:
         self.named.add(node)
 
     def wish(self, node: Node) -> str:
-        name = called(node)
+        name = called(node, len(self.owner))
         return f"{name}_out" if name in self.members else name
 
     # ------------------------------------------------ expressions
@@ -416,7 +416,8 @@ class Scope:
 
     def _indexed(self, node: Node) -> None:
         left, over, text = self.by_elements(node)
-        if any(not re.search(rf"\b{letter}\b", text) for letter in over):
+        read = re.sub(r"\b(sum|prod|max|min|any|all)\[[^\]]*\] ", "", text)
+        if any(not re.search(rf"\b{letter}\b", read) for letter in over):
             # What is repeated along an axis that is reduced must have that axis.
             for each in node.inputs:
                 if each not in self.named and each.rank:
@@ -733,7 +734,8 @@ def _shortest(exact: Any, dtype: str) -> str:
         kind = DTYPES[dtype].type
         with np.errstate(over="ignore"):
             text = next(t for n in range(1, 18) if kind(float(t := f"{wide:.{n}g}")) == exact)
-    if abs(float(text)) > abs(float(exact)) >= float(ml_dtypes.finfo(exact.dtype).max):
+    limits: Any = ml_dtypes.finfo
+    if abs(float(text)) > abs(float(exact)) >= float(limits(exact.dtype).max):
         text = repr(float(exact))  # the shortest would lie above the largest
     return re.sub(r"e([+-])0*(\d)", lambda m: f"e{'-' if m[1] == '-' else ''}{m[2]}", text)
 
