@@ -26,6 +26,7 @@ class Instance:
 
     branch: Branch
     body: Body | None
+    turned: bool  # its weight's last axis is the one that is summed over
 
     def sizes(self) -> dict[Position, Dim]:
         return {
@@ -42,7 +43,7 @@ class Instance:
             for name, child in self.branch.children.items()
             if isinstance(child, Member)
         ]
-        return tuple(members), self.body is None
+        return tuple(members), self.body is None, self.turned
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,20 +114,10 @@ def _title(instance: Instance, positions: Sequence[Position]) -> str:
         titles = _NAMES.get(name, ())
         child = instance.branch.children[name]
         if isinstance(child, Member) and len(child.shape) == len(titles):
-            if name == "weight" and instance.body is not None and _contracts(instance.body, 1):
+            if name == "weight" and instance.turned:
                 titles = titles[::-1]
             return titles[axis]
     return _LETTERS[0]
-
-
-def _contracts(body: Body, axis: int) -> bool:
-    """A weight's axis is summed over."""
-    for node in topological(body.results):
-        if node.op == "dot":
-            for x, letters in zip(node.inputs, node.data[:2], strict=True):
-                if x.op == "param" and x.data[0][-1] == "weight":
-                    return letters[axis] not in node.data[2]
-    return False
 
 
 def _resized(graph: Graph, body: Body | None, sizes: Mapping[Dim, Dim]) -> Body | None:

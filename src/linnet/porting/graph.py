@@ -496,8 +496,12 @@ class Graph:
         """A tensor by its elements, in the language's index notation.
 
         `$0, $1, ...` are the indices, of the result first and then those reduced over;
-        `@2[...]` is an element of the third input, and `#0` the extent of the first index.
+        `@2[...]` is an element of the third input, and `#0` the extent of the first index. Inputs
+        that the template does not read are left out.
         """
+        read = sorted({int(number) for number in re.findall(r"@(\d+)", template)})
+        template = re.sub(r"@(\d+)", lambda mark: f"@{read.index(int(mark[1]))}", template)
+        inputs = [inputs[number] for number in read]
         data = [template, tuple(outputs), tuple(reduced)]
         return self.node("define", inputs, data, shape=outputs, dtype=dtype, name=name)
 

@@ -288,8 +288,13 @@ class _Blocks:
             self.methods.setdefault(path, []).append(node)
         self.known: dict[str, str] = {}
         self.texts: list[str] = []
+        self.multiplied = _multiplied(reader.results)
         instances = [
-            Instance(branch, self.methods[path][0].data[2] if path in self.methods else None)
+            Instance(
+                branch,
+                self.methods[path][0].data[2] if path in self.methods else None,
+                self.multiplied.get((*path, "weight"), False),
+            )
             for path, branch in _plain_blocks(reader.tree, ())
         ]
         sizes = dims_of([node.shape for node in reader.program.inputs])
@@ -362,7 +367,7 @@ class _Blocks:
     def block(self, branch: Branch, path: tuple[str, ...], name: str) -> str:
         """The block's type."""
         single = re.sub(r"_?\d+$", "", name) or name
-        wish = _kind(branch) or (singular(single) if single != name else single)
+        wish = self.kind(branch, path) or (singular(single) if single != name else single)
         if id(branch) in self.generic:
             made, given = self.generic[id(branch)]
             if id(made) not in self.named:
@@ -378,6 +383,17 @@ class _Blocks:
             self.known[text] = self.module.names.fresh(type_name(wish), "")
             self.texts.append(f"block {self.known[text]} {{\n{text}\n}}")
         return self.known[text]
+
+    def kind(self, branch: Branch, path: tuple[str, ...]) -> str:
+        """What a block of such parameters is called everywhere; "" where its place names it."""
+        match [(name, child) for name, child in branch.children.items() if name != "bias"]:
+            case [("weight", Member(shape=(_, _)))]:
+                return "Linear" if (*path, "weight") in self.multiplied else ""
+            case [("scale" | "weight", Member(shape=(_,)))]:
+                return "Norm"
+            case [("embedding", Member())]:
+                return "Embedding"
+        return ""
 
     def _generic(self, branch: Branch, made: Generic, name: str) -> str:
         members = [
@@ -406,6 +422,17 @@ class _Blocks:
         return function_text(self.module, f"pub fn {METHOD}", given, body, own, path, names)
 
 
+def _multiplied(results: Sequence[Node]) -> dict[tuple[str, ...], bool]:
+    """The parameters of products, and whether their last axis is the one that is summed over."""
+    return {
+        x.data[0]: letters[-1] not in node.data[2]
+        for node in within(results)
+        if node.op == "dot"
+        for x, letters in zip(node.inputs, node.data[:2], strict=True)
+        if x.op == "param"
+    }
+
+
 def _plain_blocks(
     branch: Branch, path: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], Branch]]:
@@ -423,15 +450,3 @@ def _blocks_of(branch: Branch, path: tuple[str, ...]) -> Iterator[tuple[tuple[st
     for name, child in branch.children.items():
         if isinstance(child, Branch) and name not in others:
             yield ((*path, walked[name], ANY) if name in walked else (*path, name)), child
-
-
-def _kind(branch: Branch) -> str:
-    """What a block of these parameters is called everywhere; "" where it is called by its place."""
-    match [(name, child) for name, child in branch.children.items() if name != "bias"]:
-        case [("weight", Member(shape=shape))]:
-            return {1: "Norm", 2: "Linear"}.get(len(shape), "")
-        case [("scale", Member())]:
-            return "Norm"
-        case [("embedding", Member())]:
-            return "Embedding"
-    return ""
