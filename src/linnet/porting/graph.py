@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from linnet.diagnostics import InternalError
-from linnet.dims import Dim, dim_max
+from linnet.dims import Dim
 from linnet.weights.arrays import DTYPES
 
 Shape = tuple[Dim, ...]
@@ -213,7 +213,7 @@ class Graph:
     ) -> Node:
         """The node of these parts."""
         inputs, data, shape = tuple(inputs), tuple(data), tuple(shape)
-        key = op, inputs, tuple(_exact(item) for item in data), shape, dtype
+        key = op, inputs, tuple(exact_key(item) for item in data), shape, dtype
         if key not in self.known:
             self.known[key] = Node(op, inputs, data, shape, dtype, name)
         return self.known[key]
@@ -222,7 +222,7 @@ class Graph:
         """The node called `name`, unless it is called something already."""
         if not name or node.name or node.op in LEAVES:
             return node
-        key = node.op, node.inputs, tuple(_exact(i) for i in node.data), node.shape, node.dtype
+        key = node.op, node.inputs, tuple(exact_key(i) for i in node.data), node.shape, node.dtype
         object.__setattr__(self.known.get(key, node), "name", name)
         return node
 
@@ -638,10 +638,6 @@ def broadcast_shape(shapes: Sequence[Shape]) -> Shape:
     return tuple(out)
 
 
-def largest(a: Dim, b: Dim) -> Dim:
-    return dim_max(a, b)
-
-
 def _folded(op: str, values: Sequence[Any]) -> Any:
     """What an operation gives on numbers, where every machine gives the same; else None."""
     with np.errstate(all="ignore"):
@@ -672,7 +668,7 @@ def _is_true(node: Node) -> bool:
     return constant(node) is True
 
 
-def _exact(item: Any) -> Any:
+def exact_key(item: Any) -> Any:
     """A key that tells 1.0 from True, and 0.0 from -0.0."""
     return (type(item).__name__, repr(item)) if isinstance(item, (bool, int, float)) else item
 

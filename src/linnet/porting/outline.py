@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from linnet.porting.graph import Body, Graph, Node, _exact, called, constant, topological
+from linnet.porting.graph import Body, Graph, Node, called, constant, exact_key, topological
 from linnet.porting.members import ANY, METHOD, Branch, Path
 
 _TRIES = 6  # places where a layer may end that are tried
@@ -243,7 +243,7 @@ def _instance(
 def _known(
     graph: Graph, like: Node, inputs: tuple[Node, ...], data: tuple[object, ...]
 ) -> Node | None:
-    key = like.op, inputs, tuple(_exact(item) for item in data), like.shape, like.dtype
+    key = like.op, inputs, tuple(exact_key(item) for item in data), like.shape, like.dtype
     return graph.known.get(key)
 
 

@@ -63,7 +63,6 @@ class Imported:
     results: list[Node]
     facts: tuple[str, ...] = ()
     notes: list[str] = field(default_factory=list)
-    doc: str = ""
 
 
 def export(
@@ -322,8 +321,7 @@ class _Blocks:
             taken,
         )
         body = "\n\n".join([*(["\n".join(members)] if members else []), entry])
-        doc = f"/// {self.reader.program.doc}\n" if self.reader.program.doc else ""
-        return f"{doc}pub block {self.reader.root} {{\n{body}\n}}"
+        return f"pub block {self.reader.root} {{\n{body}\n}}"
 
     def members(self, branch: Branch, path: tuple[str, ...]) -> tuple[list[str], set[str]]:
         """Declarations, blocks below written first; and the names that they take."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,11 +95,6 @@ class Module:
     def helped(self, name: str) -> str:
         self.helpers.add(name)
         return name
-
-
-def is_settled(node: Node) -> bool:
-    """The node is the same whatever the function is given."""
-    return node.op == "literal"
 
 
 def type_text(shape: Shape, dtype: str) -> str:
@@ -691,7 +686,6 @@ def function_text(
     dims: Sequence[str],
     owner: tuple[str, ...] = (),
     taken: Iterable[str] = (),
-    doc: str = "",
 ) -> str:
     """A whole function: what it is given, what it does and what it returns."""
     names = Names({*taken, *dims, *module.names.taken})
@@ -710,8 +704,7 @@ def function_text(
     lines = [*scope.lines, f"return {returned}"]
     start = f"{head}{generics_text(dims)}({', '.join(told)}) -> {types_text(body.results)}"
     where = where_text(module, dims)
-    shown = f"/// {doc}\n" if doc else ""
-    return shown + start + where + "{\n" + "\n".join(lines) + "\n}"
+    return start + where + "{\n" + "\n".join(lines) + "\n}"
 
 
 def number(node: Node) -> str:
@@ -813,7 +806,3 @@ def _args(body: Body, given: Sequence[Node]) -> list[Node | None]:
     """The body's node for each of what it is given, None where it does not read it."""
     found = _numbered(body)
     return [found.get(at) for at in range(len(given))]
-
-
-def statements(lines: Sequence[str]) -> Iterator[str]:
-    yield from lines
