@@ -212,6 +212,10 @@ class NestError(LinnetError):
     """A card or a download that cannot be used."""
 
 
+class ExportError(LinnetError):
+    """A program of another framework that cannot be had as Linnet source."""
+
+
 class InternalError(Exception):
     """A bug in Linnet: `stage` names where, the message what."""
 

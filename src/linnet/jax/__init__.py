@@ -6,6 +6,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from linnet.diagnostics import ExportError as ExportError
+    from linnet.jax.importing import export_linnet as export_linnet
+    from linnet.jax.importing import import_stablehlo as import_stablehlo
     from linnet.jax.nnx import LinnetNNX as LinnetNNX
     from linnet.jax.nnx import load_nnx as load_nnx
     from linnet.jax.nnx import to_nnx as to_nnx
@@ -17,10 +20,13 @@ if TYPE_CHECKING:
     from linnet.jax.runtime import load_function as load_function
     from linnet.jax.runtime import load_model as load_model
     from linnet.jax.runtime import load_source as load_source
+    from linnet.porting.package import ExportResult as ExportResult
 
-# Public name -> the module that holds it under the same name.
-_HOME = dict.fromkeys(
-    (
+_NAMES = {
+    "linnet.diagnostics": ("ExportError",),
+    "linnet.jax.importing": ("export_linnet", "import_stablehlo"),
+    "linnet.jax.nnx": ("LinnetNNX", "load_nnx", "to_nnx"),
+    "linnet.jax.runtime": (
         "Function",
         "LinnetFunction",
         "LinnetModel",
@@ -30,8 +36,10 @@ _HOME = dict.fromkeys(
         "load_model",
         "load_source",
     ),
-    "linnet.jax.runtime",
-) | dict.fromkeys(("LinnetNNX", "load_nnx", "to_nnx"), "linnet.jax.nnx")
+    "linnet.porting.package": ("ExportResult",),
+}
+# Public name -> the module that holds it under the same name.
+_HOME = {name: home for home, names in _NAMES.items() for name in names}
 
 __all__ = sorted(_HOME)
 

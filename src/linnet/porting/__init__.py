@@ -1,0 +1,1 @@
+"""Programs of other frameworks as Linnet source: a graph of operations, its blocks, its text."""
