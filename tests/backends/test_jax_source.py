@@ -20,6 +20,7 @@ from backends.test_stablehlo import FAMILIES, compare, family
 from core.graphs import arrays as drawn_arrays
 from core.graphs import functions
 from core.graphs import program as drawn_program
+from linnet.backends import Sample
 from linnet.core.ir import Program
 from linnet.core.passes import optimize
 from linnet.diagnostics import PlanError
@@ -274,6 +275,24 @@ def test_kernels_are_of_ops_that_are_tried() -> None:
     from linnet.jax.kernels import KERNELS
 
     assert KERNELS.keys() <= K.KERNELS.keys()
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_products_of_16_bits(fused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One row, some, and many, on a CPU and elsewhere."""
+    from linnet.jax import kernels
+
+    monkeypatch.setattr(kernels, "fused", lambda: fused)
+    monkeypatch.setattr(kernels, "MANY", 8)
+    for rows in (0, 1, 3, 8):
+        for absent in ((), ("bias",)):
+            sample = Sample({"S_0": rows, "S_1": 1, "In": 24, "Out": 7}, absent)
+            function = the_op("std.nn.linear::linear", sample, "bf16")
+            program = calling(function, sample)
+            arrays = inputs_of(function, sample, rows, "plain")
+            (wanted,) = flat(evaluate(program, "run", arrays))
+            (found,) = run(program, "run", {}, "equivalent", arrays)
+            assert_close(np.asarray(wanted), found, 1e-2, f"{rows} rows")
 
 
 def test_attention_as_jax_has_it(monkeypatch: pytest.MonkeyPatch) -> None:

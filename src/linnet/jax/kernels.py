@@ -13,7 +13,7 @@ from linnet.backends import Kernel, call_dims, call_dtype
 from linnet.core.derive import dtype_of
 from linnet.core.ir import Call
 from linnet.policy import Policy
-from linnet.types import F32, F64
+from linnet.types import BF16, F16, F32, F64
 
 Array = Any  # jax.Array, or what JAX traces in its place
 
@@ -242,6 +242,23 @@ def write_tokens(cache: Array, value: Array, rows: Array, at: Array) -> Array:
 # ---------------------------------------------------------------- steps of layers
 
 
+MANY = 160  # rows from which on products of 16 bits are faster in f32 on a CPU (bench/jax_rows.py)
+
+
+def linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
+    """Of 16-bit numbers, summed in f32: `[..., In]` and `[Out, In]` to `[..., Out]`."""
+    rows, wide = int(np.prod(x.shape[:-1])), {"preferred_element_type": jnp.float32}
+    over = (((x.ndim - 1,), (1,)), ((), ()))
+    if fused() or 1 < rows < MANY:
+        found = lax.dot_general(x, weight, over, **wide)
+    elif rows == 1:  # turned, a CPU converts the weights as it reads them
+        found = jnp.matmul(x.reshape(-1), weight.T, **wide).reshape(*x.shape[:-1], -1)
+    else:
+        found = lax.dot_general(x.astype(jnp.float32), weight.astype(jnp.float32), over)
+    found = found.astype(x.dtype)
+    return found if bias is None else found + bias
+
+
 def softmax(x: Array) -> Array:
     """Along the last axis, in f32."""
     wide: Any = jnp.promote_types(x.dtype, jnp.float32)
@@ -320,6 +337,11 @@ def _rounds_once(call: Call) -> str | None:
     return None if dtype in (F32, F64) else f"rounds to {dtype} once, the op at each step"
 
 
+def _narrow(call: Call) -> str | None:
+    dtype = call_dtype(call)
+    return None if dtype in (F16, BF16) else f"for numbers of 16 bits, not {dtype}"
+
+
 def _kept(call: Call) -> str | None:
     """Queries, keys and values are of one dtype, and f32 is enough for their products."""
     query, key = (dtype_of(x) for x in call.inputs[:2])
@@ -377,6 +399,9 @@ KERNELS: dict[str, tuple[Kernel, ...]] = {
     "std.nn.cache::write_slots": _writing("exact", "write_slots"),
     # Of tokens that name one place any may be kept.
     "std.nn.cache::write_tokens": _writing("equivalent", "write_tokens"),
+    "std.nn.linear::linear": _simple(
+        "equivalent", "kernels.linear", accepts=_narrow, named=frozenset({"bias"})
+    ),
     "std.nn.moe::linear_experts": _simple("equivalent", "kernels.linear_experts"),
     "std.nn.moe::linear_experts_shared": _simple("equivalent", "kernels.linear_experts_shared"),
     "std.nn.moe::combine_experts": _simple("equivalent", "kernels.combine_experts"),
