@@ -352,8 +352,13 @@ class _Attention:
         w, node = self.w, self.given[name]
         rows, heads, _, width = _sizes(w, node)
         zero, shape = w.constant(0, (), I32), (rows, heads, self.block, width)
+        whole = w.name(node)
+        if dtype_of(node) in _NARROW:
+            # XLA has no slices of such floats: it would convert all of them, before the loop.
+            text = f"stablehlo.optimization_barrier {whole}, {place}"
+            whole, place = w.several(f"{text} : {w.types(node)[0]}, tensor<i32>", 2, name)
         text = (
-            f"stablehlo.dynamic_slice {w.name(node)}, {zero}, {zero}, {place}, {zero}, "
+            f"stablehlo.dynamic_slice {whole}, {zero}, {zero}, {place}, {zero}, "
             f"sizes = [{', '.join(map(str, shape))}]"
         )
         types = ", ".join([w.types(node)[0], *["tensor<i32>"] * 4])
