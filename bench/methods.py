@@ -72,6 +72,14 @@ FAMILIES: dict[str, Family] = {
         "flax",
         FLOATS,
     ),
+    "jnp": Family(
+        "jax.numpy by hand, jitted",
+        "reference",
+        "bench.runners.jnp_stack",
+        "checkpoint",
+        "flax",
+        FLOATS,
+    ),
     "kerashub": Family(
         "KerasHub on JAX",
         "reference",

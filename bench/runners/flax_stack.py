@@ -167,6 +167,10 @@ class Stack:
             self._last = np.asarray(logits[0], np.float32)
         return token
 
+    def step(self) -> tuple[Any, Any, Any]:
+        """What is compiled, its weights, and empty caches."""
+        return self._step, self._state, self._model.caches(self._job.batch, self._job.positions)
+
     def logits(self) -> Logits | None:
         found: Logits = self._last
         return found

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,7 +39,10 @@ class Stack:
         self._job = job
         self.notes: list[str] = []
         kind = DTYPES[job.dtype]
-        backbone = keras_hub.models.Backbone.from_preset(job.place, dtype=kind)
+        # Its converter leaves out what norms are kept away from zero by.
+        config = json.loads((Path(job.place) / "config.json").read_text())
+        own = {"layer_norm_epsilon": config["rms_norm_eps"], "dtype": kind}
+        backbone = keras_hub.models.Backbone.from_preset(job.place, **own)
         model = keras_hub.models.Llama3CausalLM(backbone=backbone, preprocessor=None)
         variables = model.variables
         self._weights = [one.value for one in variables]
@@ -69,6 +74,10 @@ class Stack:
         if self._last is None:
             self._last = np.asarray(logits[0], np.float32)
         return token
+
+    def step(self) -> tuple[Any, Any, Any]:
+        """What is compiled, its weights, and an empty cache."""
+        return self._step, self._weights, self._empty()
 
     def logits(self) -> Logits | None:
         found: Logits = self._last
