@@ -53,6 +53,19 @@ def member_path(base: str, param: Param) -> str:
     return out
 
 
+def base_of(text: str, path: str) -> str:
+    """What the member at this path hangs on, of the member's text."""
+    for part in reversed(path.split(".")):
+        end = f', "{part}")'
+        if text.endswith(f".{part}"):
+            text = text.removesuffix(f".{part}")
+        elif text.startswith("getattr(") and text.endswith(end):
+            text = text.removeprefix("getattr(").removesuffix(end)
+        else:
+            raise InternalError("jax.body", f"{text} does not end in {part} of {path}")
+    return text
+
+
 def function_name(function: Function) -> str:
     """`decoder_layer_forward` of a method, else the function's own name."""
     parts = function.name.split(".")
@@ -168,10 +181,7 @@ class Scope(Expressions, Statements):
         for param, x in zip(node.function.params, node.inputs, strict=True):
             if param.kind not in ("param", "buffer"):
                 continue
-            text, end = self.env[x].text, member_path("", param)
-            if text.endswith(end):
-                return text.removesuffix(end)
-            raise InternalError("jax.body", f"{text} does not end in {end}")
+            return base_of(self.env[x].text, param.name)
         return self.bases["self"]
 
     def _call(self, node: Call) -> None:
@@ -210,8 +220,12 @@ class Scope(Expressions, Statements):
         """The results of a call are written, or named."""
         outcomes = self.outcomes.get(node, {})
         if count == 1:
-            if 0 in outcomes:
+            if 0 not in outcomes:
+                return
+            if isinstance(node, Call) or self.only_result(outcomes[0]):
                 self._bind(outcomes[0], text)
+            else:  # its functions read variables, which may have new values further down
+                self.name_it(outcomes[0], text)
             return
         self.lines.add(f"{', '.join(self._targets(node, count))} = {text}")
 
@@ -437,7 +451,7 @@ class Scope(Expressions, Statements):
                 states[param.base, param.name] = self.names.fresh(f"{element}_{_short(param)}")
                 walked.append(self.env[x].text)
             else:
-                blocks.add(self.env[x].text.removesuffix(".*" + member_path("", param)))
+                blocks.add(base_of(self.env[x].text, f"*.{param.name}"))
         if len(blocks) > 1:
             raise InternalError("jax.body", f"a loop over {blocks}")
         return sorted(blocks), walked, states

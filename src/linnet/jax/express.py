@@ -57,6 +57,9 @@ JAX_NAMES: dict[str, str] = {
 }
 
 
+_SUMS = ("sum", "prod")  # they say their dtype
+
+
 def jax_dtype(dtype: DType) -> str:
     return f"jnp.{JAX_NAMES[dtype.name]}"
 
@@ -140,7 +143,7 @@ class Expressions(express.Expressions):
                 return self._binary(node, op, a, b)
             case Compare(op, a, b):
                 left, right = self.aligned((a, b), shape_of(node))
-                return infix(INFIX[op], left.text, right.text)
+                return infix(INFIX[op], *self._of_one_width((a, b), (left.text, right.text)))
             case Select(c, a, b):
                 return self._select(node, c, a, b)
             case Cast(x, dtype):
@@ -176,7 +179,7 @@ class Expressions(express.Expressions):
         dtype = dtype_of(node)
         left, right = self.aligned((a, b), shape_of(node))
         x, y = left.text, right.text
-        if dtype == I64 and node not in self.narrow.nodes and {a, b} & self.narrow.nodes:
+        if node not in self.narrow.nodes:
             x, y = self._widened(a, x), self._widened(b, y)
         match op:
             case "min" | "max":
@@ -196,18 +199,28 @@ class Expressions(express.Expressions):
                 return infix(INFIX[op], x, y)
 
     def _widened(self, node: Node, text: Ex) -> Ex:
-        base = node.x if isinstance(node, Expand) else node
-        if node in self.narrow.nodes and base not in self.numbers:
+        if node in self.narrow.nodes and not self._is_number(node):
             return text.method("astype", jax_dtype(I64))
         return text
+
+    def _is_number(self, node: Node) -> bool:
+        return (node.x if isinstance(node, Expand) else node) in self.numbers
+
+    def _of_one_width(self, nodes: Sequence[Node], texts: Sequence[Ex]) -> list[Ex]:
+        """Operands that JAX compares as they are: a number may not fit 32 bits."""
+        if any(self._is_number(x) and x not in self.narrow.nodes for x in nodes):
+            return [self._widened(x, text) for x, text in zip(nodes, texts, strict=True)]
+        return list(texts)
 
     def _select(self, node: Node, c: Node, a: Node, b: Node) -> Ex:
         condition, yes, no = self.aligned((c, a, b), shape_of(node))
         chosen = self.scalar(condition.text, BOOL) if condition.number else condition.text
+        first, second = yes.text, no.text
+        if node not in self.narrow.nodes:
+            first, second = self._widened(a, first), self._widened(b, second)
         # Two Python numbers would give JAX's default dtype.
-        both = yes.number and no.number
-        other = self.scalar(no.text, dtype_of(node)) if both else no.text
-        return call(f"{self.lib(node)}.where", chosen, yes.text, other)
+        other = self.scalar(second, dtype_of(node)) if yes.number and no.number else second
+        return call(f"{self.lib(node)}.where", chosen, first, other)
 
     def cast(self, node: Node, value: Ex, source: DType, dtype: DType) -> Ex:
         """The value in another dtype, by the language's rules."""
@@ -273,7 +286,7 @@ class Expressions(express.Expressions):
         if op == "sum" and isinstance(x, Cast) and x not in self.named and dtype is F32:
             if dtype_of(x.x) in (F16, BF16):  # raised element by element while it is summed
                 return self.full(x.x).method("sum", where, f"dtype={jax_dtype(F32)}")
-        value = self.fitting(x)
+        value = self.fitting(x) if node in self.narrow.nodes or op in _SUMS else self.full(x)
         match op:
             case "sum" | "prod":
                 # Narrow integers would be summed in wider ones.

@@ -21,6 +21,7 @@ from linnet.core.ir import (
     Literal,
     Node,
     Permute,
+    Reduce,
     Reshape,
     Select,
     Size,
@@ -29,6 +30,7 @@ from linnet.core.ir import (
     operands,
 )
 from linnet.core.scalars import holds_all
+from linnet.dims import Dim
 from linnet.types import F64, I32, I64, TensorType
 
 _FITS = 2**31
@@ -58,8 +60,10 @@ def _fits(node: Node, known: set[Node]) -> bool:
             return dtype_of(x).is_integer and holds_all(I32, dtype_of(x))
         case Literal(value):
             return -_FITS <= value < _FITS
-        case Size():
-            return False  # a product of sizes may be large
+        case Size(dim):  # one size counts an axis; a product of sizes may be large
+            if dim.constant is not None:
+                return dim.constant < _FITS
+            return dim in map(Dim.of, dim.names())
         case Expand(x) | Reshape(x) | Permute(x) | Slice(x):
             return x in known
         case Gather(x):
@@ -67,7 +71,11 @@ def _fits(node: Node, known: set[Node]) -> bool:
         case Concat(parts):
             return all(part in known for part in parts)
         case Select(_, a, b) | Binary("min" | "max", a, b):
-            return all(_plain(x) in known for x in (a, b)) and any(shape_of(x) for x in (a, b))
+            both = _plain(a), _plain(b)
+            return all(x in known for x in both) and not all(isinstance(x, Literal) for x in both)
+        case Reduce("max" | "min", x, axes):  # over no elements it is an end of the wide range
+            extents = [shape_of(x)[axis].constant for axis in axes]
+            return x in known and all(extents)
         case _:
             return False
 
