@@ -33,17 +33,18 @@ def test_a_program_without_functions_means_the_same() -> None:
     assert "decoder_layer_forward" in called[0]
     assert called[1] <= {"linear", "linear_"}  # a kernel writes those of one narrow row only
     draw = np.random.default_rng(0)
-    given = [
-        (draw.standard_normal([int(axis.evaluate({})) for axis in type.shape])).astype(  # type: ignore[union-attr]
-            DTYPES[str(type.dtype)]
-        )
-        for kind, _, type in paths_of(program.entries["decode"])
-        if kind != "value"
-    ]
-    inputs = [np.array([[3]], np.int32), np.int32(2)]
-    found, wanted = (evaluate(one, "decode", [*inputs, *given]) for one in (whole, program))
-    for a, b in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=2e-5 * float(np.abs(b).max()))
+    given: dict[str, dict[str, np.ndarray]] = {"param": {}, "state": {}}
+    for kind, path, type in paths_of(program.entries["decode"]):
+        if kind in given:
+            shape = [int(axis.evaluate({})) for axis in type.shape]  # type: ignore[union-attr]
+            given[kind][path] = draw.standard_normal(shape).astype(DTYPES[str(type.dtype)])
+    inputs = [np.array([[3]], np.int32), 2]
+    logits: list[np.ndarray] = []
+    for each in (whole, program):
+        state = {path: x.copy() for path, x in given["state"].items()}
+        logits.append(evaluate(each, "decode", inputs, given["param"], state))
+    near = 2e-5 * float(np.abs(logits[1]).max())
+    np.testing.assert_allclose(logits[0], logits[1], rtol=0, atol=near)
 
 
 def test_every_way_has_an_environment() -> None:
