@@ -13,7 +13,7 @@ from linnet.backends import Kernel, call_dims, call_dtype
 from linnet.core.derive import dtype_of
 from linnet.core.ir import Call
 from linnet.policy import Policy
-from linnet.types import F32, F64
+from linnet.types import BF16, F16, F32, F64
 
 Array = Any  # jax.Array, or what JAX traces in its place
 
@@ -263,6 +263,21 @@ def gelu_erf(x: Array) -> Array:
     return jax.nn.gelu(x, approximate=False)
 
 
+# ---------------------------------------------------------------- products of 16 bits
+
+
+def linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
+    """x of any leading axes times the transposed matrix, summed in f32."""
+    one_row = x.size == x.shape[-1] and not fused()
+    if one_row:  # a CPU converts turned weights as it reads them, others all before
+        wide: Any = jnp.float32
+        found = jnp.matmul(x.reshape(-1), weight.T, preferred_element_type=wide)
+    else:
+        found = jnp.einsum("...i,oi->...o", x, weight, preferred_element_type=jnp.float32)
+    found = found.astype(x.dtype).reshape(*x.shape[:-1], weight.shape[0])
+    return found if bias is None else found + bias
+
+
 # ---------------------------------------------------------------- experts
 
 
@@ -314,6 +329,11 @@ def _one_shard(call: Call) -> str | None:
     return None if shards == 1 else f"for Shards = 1, not {shards or 'a size of the call'}"
 
 
+def _narrow(call: Call) -> str | None:
+    dtype = call_dtype(call)
+    return None if dtype in (BF16, F16) else f"for floats of 16 bits, not {dtype}"
+
+
 def _rounds_once(call: Call) -> str | None:
     """The body rounds each step to the dtype, which counts in f16 and bf16."""
     dtype = call_dtype(call)
@@ -360,6 +380,9 @@ KERNELS: dict[str, tuple[Kernel, ...]] = {
     "std.nn.activations::silu": _in_steps("jax.nn.silu"),
     "std.nn.activations::gelu": _in_steps("kernels.gelu"),
     "std.nn.activations::gelu_erf": _in_steps("kernels.gelu_erf"),
+    "std.nn.linear::linear": _simple(
+        "equivalent", "kernels.linear", accepts=_narrow, named=frozenset({"bias"})
+    ),
     "std.nn.softmax::softmax": _simple("equivalent", "kernels.softmax"),
     "std.nn.loss::log_softmax": _simple("equivalent", "kernels.log_softmax"),
     "std.nn.attention::attention": _attention("attention", "mask"),
