@@ -23,7 +23,7 @@ from linnet.core.ir import Program
 from linnet.core.passes import optimize
 from linnet.inputs import demands
 from linnet.onnx.export import Exported, export_program
-from linnet.onnx.runtime import options, ort_value, to_array
+from linnet.onnx.entry import options, ort_value, to_array
 from linnet.policy import POLICIES, Policy, tolerance
 from linnet.reference import evaluate_function
 from linnet.stablehlo.emit import paths_of

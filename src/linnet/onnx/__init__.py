@@ -1,4 +1,4 @@
-"""ONNX: an entry as a model that serves all of its sizes."""
+"""ONNX: an entry as a model that serves all of its sizes, and models on ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ if TYPE_CHECKING:
     from linnet.onnx.export import Port as Port
     from linnet.onnx.export import export_function as export_function
     from linnet.onnx.export import export_model as export_model
+    from linnet.onnx.runtime import OnnxModel as OnnxModel
+    from linnet.onnx.runtime import load_model as load_model
 
 # Public name -> the module that holds it under the same name.
 _HOME = dict.fromkeys(
     ("Exported", "Port", "export_function", "export_model"), "linnet.onnx.export"
-)
+) | dict.fromkeys(("OnnxModel", "load_model"), "linnet.onnx.runtime")
 
 __all__ = sorted(_HOME)
 
