@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from onnx import FunctionProto, NodeProto, ValueInfoProto, helper
 
+from linnet.backends import choose
 from linnet.core.derive import dtype_of, shape_of
 from linnet.core.ir import (
     ArrayType,
@@ -52,9 +53,9 @@ from linnet.emit import ordered
 from linnet.inputs import find_entry
 from linnet.onnx import arrays, elementwise
 from linnet.onnx.graph import DOMAIN, OPSET, Names, Writer, value_info, words
-from linnet.onnx.kernels import KERNELS
+from linnet.onnx.kernels import KERNELS, Kernel
 from linnet.onnx.sizes import Sizes
-from linnet.policy import Policy, allows
+from linnet.policy import Policy
 from linnet.stablehlo.emit import members, paths_of, results_of, written_by
 from linnet.types import BOOL, I64, TensorType
 
@@ -206,10 +207,6 @@ class _Body:
             param: _shaped(param.of, rest) for param in function.params
         }
 
-    @property
-    def policy(self) -> Policy:
-        return self.module.policy
-
     def run(self) -> list[str]:
         """Every operation of the function; the names of its results."""
         for node in ordered(self.function.results):
@@ -358,8 +355,8 @@ class _Body:
     # ------------------------------------------------ calls and control
 
     def _call(self, node: Call) -> Value:
-        kernel = KERNELS.get(str(node.function.op)) if _is_std(node.function) else None
-        if kernel is not None and allows(self.policy, kernel.policy) and kernel.accepts(node):
+        kernel, _ = choose(KERNELS, node, self.module.policy)
+        if isinstance(kernel, Kernel):
             return (kernel.write(self, node),)
         called = self.module.called(node.function)
         dims = dict(zip(node.function.dims, node.dims, strict=True))
@@ -508,11 +505,6 @@ class _Body:
 
 _SCALAR = TensorType((), I64)
 _FLAG = TensorType((), BOOL)
-
-
-def _is_std(function: Function) -> bool:
-    """An op outside std shares no identity with one of std's, whatever it is called."""
-    return function.op is not None and function.op.package == "std"
 
 
 def _repeated(node: Node) -> set[int]:

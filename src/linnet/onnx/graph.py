@@ -153,7 +153,8 @@ class Writer:
 
 
 def _wish(value: bool | int | float) -> str:
-    return re.sub(r"\W", "_", f"c{value}".replace("-", "m"))
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    return re.sub(r"\W", "_", f"c{text}".replace("-", "m"))
 
 
 def _plain(value: int) -> str:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
+from linnet import backends
+from linnet.backends import any_call, call_dtype
 from linnet.core.derive import dtype_of, shape_of
-from linnet.core.ir import Call, Node
+from linnet.core.ir import Call, Expand, Literal, Node
 from linnet.onnx import arrays
 from linnet.onnx.elementwise import select
 from linnet.onnx.graph import Writer
 from linnet.onnx.sizes import Sizes
 from linnet.policy import Policy
-from linnet.types import I32, I64
+from linnet.types import F32, F64, I32, I64
 
 
 class Place(Protocol):
@@ -25,17 +27,11 @@ class Place(Protocol):
     def name(self, node: Node) -> str: ...
 
 
-def _any(call: Call) -> bool:
-    return True
-
-
 @dataclass(frozen=True, slots=True)
-class Kernel:
-    """How a call of an op is written: the strictest policy that allows it, and what writes it."""
+class Kernel(backends.Kernel):
+    """An operator that an op is, or what moves its values; `write` writes a call of it."""
 
-    policy: Policy
-    write: Callable[[Place, Call], str]
-    accepts: Callable[[Call], bool] = _any
+    write: Callable[[Place, Call], str] = field(kw_only=True)
 
 
 # ---------------------------------------------------------------- caches
@@ -122,12 +118,91 @@ def _write_tokens(p: Place, call: Call) -> str:
     return arrays.reshaped(w, sizes, written, [b, h, s, d], "written")
 
 
-KERNELS: dict[str, Kernel] = {
-    "std.nn.cache::write_at": Kernel("exact", _write_span),
-    "std.nn.cache::write_span": Kernel("exact", _write_span),
-    "std.nn.cache::write_rows": Kernel("exact", _write_rows),
+# ---------------------------------------------------------------- functions of numbers
+
+
+def _elementwise(kind: str, **attributes: Any) -> Callable[[Place, Call], str]:
+    """An operator of f32, or of f64 where the op computes in its own dtype."""
+
+    def write(p: Place, call: Call) -> str:
+        (x,), w, dtype = call.inputs, p.writer, call_dtype(call)
+        wide = F64 if kind == "Sigmoid" and dtype == F64 else F32
+        made = w.op(kind, w.to(p.name(x), dtype, wide), **attributes)
+        return w.to(made, wide, dtype_of(call.function.results[0]))
+
+    return write
+
+
+def _normal(kind: str) -> Callable[[Place, Call], str]:
+    """A normalisation of the last axis, in f32 with the weight and the bias."""
+
+    def write(p: Place, call: Call) -> str:
+        w, dtype = p.writer, call_dtype(call)
+        given = [w.to(p.name(x), dtype, F32) for x in call.inputs[:-1]]
+        made = w.op(kind, *given, axis=-1, epsilon=_number(call.inputs[-1]), stash_type=1)
+        return w.to(made, F32, dtype)
+
+    return write
+
+
+def _number(node: Node) -> float | None:
+    while isinstance(node, Expand):
+        node = node.x
+    return float(node.value) if isinstance(node, Literal) else None
+
+
+def _in_one_step(call: Call) -> str | None:
+    """Takes calls whose body rounds but once, as the kernel does."""
+    return None if call_dtype(call) in (F32, F64) else f"rounds {call_dtype(call)} once"
+
+
+def _normal_whole(call: Call) -> str | None:
+    if call_dtype(call) != F32:
+        return f"computes in f32, and the input is {call_dtype(call)}"
+    return _normal_any(call)
+
+
+def _normal_any(call: Call) -> str | None:
+    if call_dtype(call) == F64:
+        return "computes in f32, and the input is f64"
+    return None if _number(call.inputs[-1]) is not None else "`eps` is no constant"
+
+
+def _steps(kind: str, write: Callable[[Place, Call], str]) -> tuple[Kernel, ...]:
+    """Floats of 16 bits are rounded once instead of at each step: that is for `fast`."""
+    return (
+        Kernel("equivalent", kind, (), _in_one_step, write=write),
+        Kernel("fast", kind, (), write=write),
+    )
+
+
+def _normals(kind: str) -> tuple[Kernel, ...]:
+    write = _normal(kind)
+    return (
+        Kernel("equivalent", kind, (), _normal_whole, write=write),
+        Kernel("fast", kind, (), _normal_any, write=write),
+    )
+
+
+def _one(policy: Policy, kind: str, write: Callable[[Place, Call], str]) -> tuple[Kernel, ...]:
+    return (Kernel(policy, kind, (), any_call, write=write),)
+
+
+KERNELS: dict[str, tuple[Kernel, ...]] = {
+    "std.nn.cache::write_at": _one("exact", "Concat", _write_span),
+    "std.nn.cache::write_span": _one("exact", "Concat", _write_span),
+    "std.nn.cache::write_rows": _one("exact", "ScatterElements", _write_rows),
     # Rows are distinct: of two that are one the op says which is kept.
-    "std.nn.cache::write_slots": Kernel("equivalent", _write_slots),
+    "std.nn.cache::write_slots": _one("equivalent", "ScatterND", _write_slots),
     # Of those that name one place any may be kept.
-    "std.nn.cache::write_tokens": Kernel("equivalent", _write_tokens),
+    "std.nn.cache::write_tokens": _one("equivalent", "ScatterND", _write_tokens),
+    "std.nn.activations::sigmoid": _steps("Sigmoid", _elementwise("Sigmoid")),
+    "std.nn.activations::gelu": _one("equivalent", "Gelu", _elementwise("Gelu", approximate="tanh")),
+    "std.nn.activations::gelu_erf": _one("equivalent", "Gelu", _elementwise("Gelu")),
+    "std.nn.softmax::softmax": _one("equivalent", "Softmax", _elementwise("Softmax", axis=-1)),
+    "std.nn.loss::log_softmax": _one(
+        "equivalent", "LogSoftmax", _elementwise("LogSoftmax", axis=-1)
+    ),
+    "std.nn.norm::rms_norm": _normals("RMSNormalization"),
+    "std.nn.norm::layer_norm": _normals("LayerNormalization"),
 }

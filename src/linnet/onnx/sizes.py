@@ -93,6 +93,8 @@ class Sizes:
             return self.known[alone]
         a, b = (self.one(arg) for arg in atom.args)
         match atom.op:
+            case "/" if _counts(atom.args[0]):
+                return self._op("Div", a, b)
             case "/":  # floor division; the operator's truncates
                 return self._op("Div", self._op("Sub", a, self._op("Mod", a, b)), b)
             case "%":
@@ -102,3 +104,11 @@ class Sizes:
 
     def _op(self, kind: str, *inputs: str) -> str:
         return self.writer.early(kind, *inputs, wish="size")
+
+
+def _counts(dim: Dim) -> bool:
+    """Whether the form alone shows that the dimension is not negative."""
+    return all(
+        coefficient >= 0 and all(atom.op == "name" or all(map(_counts, atom.args)) for atom in product)
+        for product, coefficient in dim.terms
+    )
