@@ -15,15 +15,15 @@ from onnx import parser, printer
 
 from backends.common import assert_close, lowered
 from backends.test_drawn import closely
-from backends.test_stablehlo import FAMILIES, compare, family, sizes_of
+from backends.test_stablehlo import FAMILIES, compare, family
 from core.graphs import arrays as drawn_arrays
 from core.graphs import functions
 from core.graphs import program as drawn_program
 from linnet.core.ir import Program
 from linnet.core.passes import optimize
 from linnet.inputs import demands
-from linnet.onnx.export import Exported, export_program
 from linnet.onnx.entry import options, ort_value, to_array
+from linnet.onnx.export import Exported, export_program
 from linnet.policy import POLICIES, Policy, tolerance
 from linnet.reference import evaluate_function
 from linnet.stablehlo.emit import paths_of

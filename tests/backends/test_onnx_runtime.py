@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from linnet.onnx.entry import Entry
 from linnet.onnx.export import export_program
 from linnet.policy import Policy, tolerance
 from linnet.reference import evaluate
+from linnet.weights.arrays import DTYPES
 
 from ..models import tiny
 
@@ -53,12 +55,18 @@ def test_entries_share_weights_and_state(model: OnnxModel, torch_model: Any) -> 
         found = model.run_entry("decode", [TOKENS[:, at : at + 1], at])
         np.testing.assert_allclose(found, wanted[:, at], rtol=0, atol=2e-5)
     kept = model.state
-    assert set(kept) == set(model.state_paths) and all(x[:, :, 5:].max() == 0 for x in kept.values())
+    assert set(kept) == set(model.state_paths) and all(
+        x[:, :, 5:].max() == 0 for x in kept.values()
+    )
     # What was kept is what it was, whatever runs meanwhile.
     model.reset_state()
     assert all(not x.any() for x in model.state.values())
+    views = model.state_views
+    next(iter(views.values()))[0, 0, 0] = 1
+    assert next(iter(model.state.values())).sum() == 8
+    model.reset_state()
     assert any(x.any() for x in kept.values())
-    model.state = {path: x for path, x in kept.items()}
+    model.state = kept
     again = model.run_entry("decode", [TOKENS[:, 4:], 4])
     np.testing.assert_allclose(again, wanted[:, 4], rtol=0, atol=2e-5)
     assert model.providers == ("CPUExecutionProvider",)
@@ -115,7 +123,7 @@ def test_what_a_model_says_of_itself() -> None:
     made = export_model(tiny.FAMILY, entry="decode", **GIVEN)
     assert [str(port) for port in made.inputs[:2]] == [
         "token: Tensor[2, 1; i32]",
-        "at: Tensor[; i32]",
+        "pos: Tensor[; i32]",
     ]
     props = {p.key: p.value for p in made.model.metadata_props}
     assert props["linnet.entry"] == "decode" and props["linnet.numerics"] == "equivalent"
@@ -155,7 +163,7 @@ def test_a_function_is_exported(tmp_path: Path) -> None:
     x = np.arange(6, dtype=np.float32)
     found = session.run(None, {"x": x, "N": np.array([3])})
     assert [y.tolist() for y in found] == [[0, 1, 2], [3, 4, 5]]
-    with pytest.raises(PlanError, match="no .*thirds"):
+    with pytest.raises(PlanError, match=r"no .*thirds"):
         export_function(path, "thirds")
 
 
@@ -175,8 +183,6 @@ pub entry normed<N: Dim>(x: Tensor[N, 8; T], w: Tensor[8; T], b: Tensor[8; T])
 def test_operators_are_what_the_bodies_say(dtype: str, policy: Policy) -> None:
     program = optimize(lowered(NORMS.replace("T]", f"{dtype}]")), policy)
     draw = np.random.default_rng(1)
-    from linnet.weights.arrays import DTYPES
-
     given = [draw.standard_normal(s).astype(DTYPES[dtype]) for s in ((5, 8), (8,), (8,))]
     made = export_program(program, "normed", policy)
     kinds = {n.op_type for f in (*made.model.functions, made.model.graph) for n in f.node}
@@ -200,7 +206,7 @@ def test_mistakes_are_named(model: OnnxModel, tmp_path: Path) -> None:
         model.run_entry("forward", {"token": TOKENS})
     with pytest.raises(PlanError, match="forward: tokens is of type object"):
         model.run_entry("forward", [object()])
-    with pytest.raises(PlanError, match="prefill requires .* does not hold with"):
+    with pytest.raises(PlanError, match=r"prefill requires .* does not hold with"):
         model.run_entry("prefill", [np.zeros((2, 0), np.int32), 0])
     with pytest.raises(PlanError, match="load_model needs weights; there are none for embedding"):
         load_model(tiny.FAMILY, generics=SIZES)
@@ -222,10 +228,44 @@ def test_the_runtime_that_fails_says_so_in_one_error(model: OnnxModel) -> None:
     """What the runtime refuses for reasons of its own is an error of the language's."""
     huge = np.zeros((2, 1), np.int32)
     entry = Entry(model.program, "forward", "fast", ["CPUExecutionProvider"])
-    values = {path: x for path, x in model._weights.items()}
+    values = dict(model._weights)
     values["embedding.weight"] = ort.OrtValue.ortvalue_from_numpy(np.zeros((2, 2), np.float32))
     with pytest.raises(LinnetError, match="forward: ONNX Runtime cannot run it"):
         entry.run([huge], None, values, {})
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/onnx.md"
+FENCE = re.compile(r"^```(.*)\n((?:.*\n)*?)```$", re.MULTILINE)
+
+
+def test_the_page_shows_what_happens(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
+) -> None:
+    """Its program is written, its Python run, in order; `--update` rewrites what that prints."""
+    monkeypatch.chdir(tmp_path)
+    said = ""
+
+    def happens(fence: re.Match[str]) -> str:
+        nonlocal said
+        kind, body = fence.groups()
+        if kind.startswith("linnet "):
+            Path(kind.split()[1]).write_text(body, encoding="utf-8")
+        elif kind == "python":
+            exec(compile(body, str(PAGE), "exec"), {})
+            said = capsys.readouterr().out
+            assert said
+        elif kind == "text":
+            body = said
+        return f"```{kind}\n{body}```"
+
+    text = PAGE.read_text(encoding="utf-8")
+    found = FENCE.sub(happens, text)
+    if request.config.getoption("--update"):
+        PAGE.write_text(found, encoding="utf-8")
+    assert found == PAGE.read_text(encoding="utf-8"), "`pytest --update` accepts what happens"
 
 
 def test_the_demo_says_on_onnx_runtime_what_it_says_in_torch() -> None:

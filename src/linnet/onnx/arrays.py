@@ -42,7 +42,9 @@ def permuted(w: Writer, x: str, order: Sequence[int], wish: str = "") -> str:
 def reshaped(w: Writer, sizes: Sizes, x: str, shape: Sequence[Dim], wish: str = "") -> str:
     """The elements in another shape."""
     to, zeros = sizes.reshaped(shape)
-    return w.op("Reshape", x, to, wish=wish, **({"allowzero": 1} if zeros else {}))
+    if zeros:
+        return w.op("Reshape", x, to, wish=wish, allowzero=1)
+    return w.op("Reshape", x, to, wish=wish)
 
 
 # ---------------------------------------------------------------- gathers

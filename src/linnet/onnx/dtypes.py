@@ -22,9 +22,7 @@ KERNELS: dict[str, str] = {
     **dict.fromkeys(("And", "Or", "Xor", "Not"), "bool"),
     "BitShift": "u64",
     "Equal": f"bool {_INTEGERS} {_FLOATS}",
-    **dict.fromkeys(
-        ("Less", "LessOrEqual", "Greater", "GreaterOrEqual"), f"{_INTEGERS} {_FLOATS}"
-    ),
+    **dict.fromkeys(("Less", "LessOrEqual", "Greater", "GreaterOrEqual"), f"{_INTEGERS} {_FLOATS}"),
     "Neg": f"i8 i32 i64 {_FLOATS}",
     "Abs": f"{_INTEGERS} {_FLOATS}",
     **dict.fromkeys(("Exp", "Log", "Sqrt", "Sin", "Cos", "Tanh", "Reciprocal"), _FLOATS),

@@ -199,9 +199,7 @@ def _to_integer(w: Writer, x: str, own: DType, dtype: DType, wish: str) -> str:
     under = w.op("LessOrEqual", x, w.number(float(low), wide))
     known = w.op("Or", w.op("Or", over, under), w.op("IsNaN", x))
     through = U64 if dtype == U64 else I64
-    whole = w.op(
-        "Cast", w.op("Where", known, w.number(0.0, wide), x), to=ELEMENT[through.name]
-    )
+    whole = w.op("Cast", w.op("Where", known, w.number(0.0, wide), x), to=ELEMENT[through.name])
     made = w.to(whole, through, dtype)
     made = select(w, over, w.number(high, dtype), made, dtype)
     return select(w, under, w.number(low, dtype), made, dtype, wish)
@@ -221,8 +219,9 @@ def _rounded_once(w: Writer, x: str, dtype: DType, wish: str) -> str:
     exact = w.op("Cast", w.op("Cast", other, to=ELEMENT[dtype.name]), to=ELEMENT["f32"])
     half = w.op("And", w.op("Equal", other, exact), w.op("Not", w.op("Equal", back, other)))
     left = w.op("Sub", x, w.op("Cast", near, to=ELEMENT["f64"]))
-    farther = w.op("Greater", w.op("Mul", left, w.op("Cast", rest, to=ELEMENT["f64"])),
-                   w.number(0.0, F64))
+    farther = w.op(
+        "Greater", w.op("Mul", left, w.op("Cast", rest, to=ELEMENT["f64"])), w.number(0.0, F64)
+    )
     taken = w.op("Where", w.op("And", half, farther), other, back)
     return w.op("Cast", taken, to=ELEMENT[dtype.name], wish=wish)
 
@@ -240,4 +239,3 @@ def _to_odd(w: Writer, x: str, dtype: DType) -> str:
     some = w.op("Not", w.op("Equal", rest, w.number(0, dtype)))
     sticky = select(w, some, w.number(2048, dtype), w.number(0, dtype), dtype)
     return select(w, far, w.op("Add", kept, sticky), x, dtype)
-

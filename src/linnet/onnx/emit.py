@@ -52,6 +52,7 @@ from linnet.dims import Dim
 from linnet.emit import ordered
 from linnet.inputs import find_entry
 from linnet.onnx import arrays, elementwise
+from linnet.onnx.dtypes import computed_in
 from linnet.onnx.graph import DOMAIN, OPSET, Names, Writer, value_info, words
 from linnet.onnx.kernels import KERNELS, Kernel
 from linnet.onnx.sizes import Sizes
@@ -203,9 +204,7 @@ class _Body:
         self.sizes = sizes
         self.function = function
         rest = iter(inputs)
-        self.env: dict[Node, Value] = {
-            param: _shaped(param.of, rest) for param in function.params
-        }
+        self.env: dict[Node, Value] = {param: _shaped(param.of, rest) for param in function.params}
 
     def run(self) -> list[str]:
         """Every operation of the function; the names of its results."""
@@ -251,17 +250,17 @@ class _Body:
             case Unary(op, x):
                 return elementwise.unary(w, op, self.name(x), dtype_of(x), node.hint)
             case Binary(op, a, b):
-                names, whole = self.aligned(node)
+                (one, other), whole = self.aligned(node)
                 number = _number(b)
-                made = elementwise.binary(w, op, *names, dtype_of(a), number, node.hint)
+                made = elementwise.binary(w, op, one, other, dtype_of(a), number, node.hint)
                 return self.whole(node, made, whole)
             case Compare(op, a):
-                names, whole = self.aligned(node)
-                made = elementwise.compare(w, op, *names, dtype_of(a), node.hint)
+                (one, other), whole = self.aligned(node)
+                made = elementwise.compare(w, op, one, other, dtype_of(a), node.hint)
                 return self.whole(node, made, whole)
             case Select():
-                names, whole = self.aligned(node)
-                made = elementwise.select(w, *names, dtype_of(node), node.hint)
+                (c, one, other), whole = self.aligned(node)
+                made = elementwise.select(w, c, one, other, dtype_of(node), node.hint)
                 return self.whole(node, made, whole)
             case Cast(x, dtype):
                 return elementwise.cast(w, self.name(x), dtype_of(x), dtype, node.hint)
@@ -323,10 +322,8 @@ class _Body:
         shape, dtype = self.sizes.shape(shape_of(node)), dtype_of(node)
         if not shape_of(node):
             return name
-        wide = elementwise.computed_in("Expand", dtype)
-        made = self.writer.op(
-            "Expand", self.writer.to(name, dtype, wide), shape, wish=node.hint
-        )
+        wide = computed_in("Expand", dtype)
+        made = self.writer.op("Expand", self.writer.to(name, dtype, wide), shape, wish=node.hint)
         return self.writer.to(made, wide, dtype)
 
     def whole(self, node: Node, name: str, whole: bool) -> str:
@@ -424,9 +421,7 @@ class _Body:
         count = node.stop - node.start
         return self._loop(node, count, carried, fixed)
 
-    def _loop(
-        self, node: For, count: Dim, carried: list[Value], fixed: Sequence[Value]
-    ) -> Value:
+    def _loop(self, node: For, count: Dim, carried: list[Value], fixed: Sequence[Value]) -> Value:
         w, kept = self.writer, len(carried)
         stacked = node.body.results[kept:]
         of = [_value_type(result) for result in node.body.results[:kept]]
@@ -495,11 +490,13 @@ class _Body:
         w, dims = self.writer, shape_of(result)
         if not values:
             zero = w.number(False if dtype_of(result) is BOOL else 0, dtype_of(result))
-            wide = elementwise.computed_in("Expand", dtype_of(result))
+            wide = computed_in("Expand", dtype_of(result))
             shape = self.sizes.shape([Dim.of(0), *dims])
             made = w.op("Expand", w.to(zero, dtype_of(result), wide), shape)
             return w.to(made, wide, dtype_of(result))
-        rows = [w.op("Unsqueeze", name, w.integers([0])) for value in values for name in flat(value)]
+        rows = [
+            w.op("Unsqueeze", name, w.integers([0])) for value in values for name in flat(value)
+        ]
         return rows[0] if len(rows) == 1 else w.op("Concat", *rows, axis=0)
 
 

@@ -46,6 +46,7 @@ class Entry:
     name: str
     policy: Policy
     providers: Providers
+    threads: int | None = None
     function: Function = field(init=False)
     parameters: dict[str, TensorType] = field(init=False)
     states: dict[str, TensorType] = field(init=False)
@@ -112,7 +113,9 @@ class _Session:
         made = export_program(entry.program, entry.name, entry.policy)
         try:
             session = ort.InferenceSession(
-                made.model.SerializeToString(), options(), providers=list(entry.providers)
+                made.model.SerializeToString(),
+                options(entry.threads),
+                providers=list(entry.providers),
             )
         except Exception as error:  # the runtime has an exception class for each of its statuses
             raise LinnetError(f"{entry.name}: ONNX Runtime refuses the model: {error}") from error
@@ -153,14 +156,18 @@ def _sizes_of(made: Exported) -> dict[str, str]:
     return {key.removeprefix(start): dim for key, dim in props if key.startswith(start)}
 
 
-def options() -> ort.SessionOptions:
+def options(threads: int | None = None) -> ort.SessionOptions:
     """How sessions are made: they say only what went wrong."""
     made = ort.SessionOptions()
     made.log_severity_level = 3
+    if threads is not None:
+        made.intra_op_num_threads = threads
     return made
 
 
 # ---------------------------------------------------------------- arrays
+
+_DTYPES = {element: DTYPES[name] for name, element in ELEMENT.items()}
 
 
 def ort_value(array: Array) -> ort.OrtValue:
@@ -173,12 +180,21 @@ def ort_value(array: Array) -> ort.OrtValue:
 
 def to_array(value: ort.OrtValue) -> Array:
     """The runtime's value as an array of its own."""
-    if value.element_type() != ELEMENT["bf16"]:
-        return np.array(value.numpy())
-    # NumPy's own types have no bf16, and the runtime's Python knows no others.
+    return view(value).copy()
+
+
+def view(value: ort.OrtValue) -> Array:
+    """The runtime's value in the memory of the CPU as an array over the same memory.
+
+    The runtime's own `numpy()` copies, and knows no bf16.
+    """
+    dtype, shape = _DTYPES[value.element_type()], value.shape()
     size = value.tensor_size_in_bytes()
-    data = ctypes.string_at(value.data_ptr(), size) if size else b""
-    return np.frombuffer(bytearray(data), DTYPES["bf16"]).reshape(value.shape())
+    if not size:
+        return np.empty(shape, dtype)
+    memory: Any = (ctypes.c_char * size).from_address(value.data_ptr())
+    memory.owner = value  # which lives as long as what looks at it
+    return np.frombuffer(memory, dtype).reshape(shape)
 
 
 def zeros(states: Mapping[str, TensorType]) -> dict[str, ort.OrtValue]:
@@ -205,6 +221,8 @@ def _array(where: str, of: ValueType, value: object) -> Array:
         array = as_array(value)
     except (TypeError, ValueError) as error:
         raise PlanError(f"{where} is of type {type(value).__name__}, expected {of}") from error
+    if array.dtype == object:
+        raise PlanError(f"{where} is of type {type(value).__name__}, expected {of}")
     if array.dtype not in NAMES:
         raise PlanError(f"{where} is a {type(value).__name__} of {array.dtype}, expected {of}")
     return array

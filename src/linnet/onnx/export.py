@@ -226,9 +226,7 @@ def _info(port: Port) -> Any:
 # ---------------------------------------------------------------- files
 
 
-def _apart(
-    weights: Iterable[TensorProto], file: str
-) -> tuple[list[TensorProto], list[bytes]]:
+def _apart(weights: Iterable[TensorProto], file: str) -> tuple[list[TensorProto], list[bytes]]:
     """Each weight as its place in the file, and the file's bytes."""
     told: list[TensorProto] = []
     chunks: list[bytes] = []

@@ -103,9 +103,7 @@ def _write_tokens(p: Place, call: Call) -> str:
     w, sizes = p.writer, p.sizes
     b, h, s, d = shape_of(cache)
     row, place = (w.to(p.name(x), I32, I64) for x in (rows, at))
-    kept = w.op(
-        "And", _inside(w, row, sizes.scalar(b)), _inside(w, place, sizes.scalar(s))
-    )
+    kept = w.op("And", _inside(w, row, sizes.scalar(b)), _inside(w, place, sizes.scalar(s)))
     row, place = (w.op("Compress", x, kept, axis=0) for x in (row, place))
     heads = w.op("Unsqueeze", arrays.iota(w, sizes, h, I64), w.integers([1]))
     # (row * H + head) * S + place, for each head and token.
@@ -197,7 +195,9 @@ KERNELS: dict[str, tuple[Kernel, ...]] = {
     # Of those that name one place any may be kept.
     "std.nn.cache::write_tokens": _one("equivalent", "ScatterND", _write_tokens),
     "std.nn.activations::sigmoid": _steps("Sigmoid", _elementwise("Sigmoid")),
-    "std.nn.activations::gelu": _one("equivalent", "Gelu", _elementwise("Gelu", approximate="tanh")),
+    "std.nn.activations::gelu": _one(
+        "equivalent", "Gelu", _elementwise("Gelu", approximate="tanh")
+    ),
     "std.nn.activations::gelu_erf": _one("equivalent", "Gelu", _elementwise("Gelu")),
     "std.nn.softmax::softmax": _one("equivalent", "Softmax", _elementwise("Softmax", axis=-1)),
     "std.nn.loss::log_softmax": _one(

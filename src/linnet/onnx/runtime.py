@@ -14,7 +14,7 @@ from linnet.core.ir import Program
 from linnet.diagnostics import PlanError
 from linnet.inputs import find_entry, in_order, near
 from linnet.loading import load_source, slots_of
-from linnet.onnx.entry import Entry, Providers, Values, checked, ort_value, to_array, zeros
+from linnet.onnx.entry import Entry, Providers, Values, checked, ort_value, to_array, view, zeros
 from linnet.policy import Policy, policy_named
 from linnet.weights.bindings import read_bound
 from linnet.weights.checkpoint import Weights
@@ -35,11 +35,13 @@ def load_model(
     numerics: str = "fast",
     cast_dtype: bool = False,
     providers: Providers | None = None,
+    threads: int | None = None,
     **options: Any,
 ) -> OnnxModel:
     """All entries over one copy of the weights; the state is kept between calls.
 
-    `providers` are ONNX Runtime's, by name, the most preferred first (the CPU's without any).
+    `providers` are ONNX Runtime's, by name, the most preferred first (the CPU's without any);
+    `threads` are those that one operator may use (the runtime's choice without a number).
     Raises PlanError with everything that is wrong with the source, the generics or the weights, and
     where a parameter has no weight.
     """
@@ -63,7 +65,7 @@ def load_model(
     held: dict[str, ort.OrtValue] = {}
     for slots, array in read_bound(loaded.bound or []):
         held.update(dict.fromkeys((slot.path for slot in slots), ort_value(array)))
-    return OnnxModel(loaded.program, policy, held, chosen)
+    return OnnxModel(loaded.program, policy, held, chosen, threads)
 
 
 def _refuse(unknown: Iterable[str]) -> None:
@@ -96,11 +98,16 @@ def _providers(given: Providers | None) -> Providers:
 class OnnxModel:
     """All entries of a program over one copy of its weights, arrays of NumPy in and out.
 
-    The state is the model's own, and kept where the runtime computes.
+    The state is the model's own: a call's new state is what the next one is given, uncopied.
     """
 
     def __init__(
-        self, program: Program, policy: Policy, weights: Values, providers: Providers
+        self,
+        program: Program,
+        policy: Policy,
+        weights: Values,
+        providers: Providers,
+        threads: int | None = None,
     ) -> None:
         missing = [s.path for s in slots_of(program) if s.path not in weights and not s.optional]
         if missing:
@@ -111,7 +118,7 @@ class OnnxModel:
         self._weights = dict(weights)
         self._providers = tuple(providers)
         self._entries = {
-            name: Entry(program, name, policy, self._providers) for name in program.entries
+            name: Entry(program, name, policy, self._providers, threads) for name in program.entries
         }
         self._types = {p: t for entry in self._entries.values() for p, t in entry.states.items()}
         self._state: dict[str, ort.OrtValue] = zeros(self._types)
@@ -149,6 +156,11 @@ class OnnxModel:
         what = f"{self.program.name} cannot have this state"
         fitting = checked(what, self._types, arrays, "give all of it, as `state` has it")
         self._state = {path: ort_value(np.array(array)) for path, array in fitting.items()}
+
+    @property
+    def state_views(self) -> dict[str, Any]:
+        """Each state by path, over the model's own memory: right until the next call."""
+        return {path: view(value) for path, value in self._state.items()}
 
     def reset_state(self) -> None:
         """Every state is zeros again."""

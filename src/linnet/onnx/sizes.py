@@ -109,6 +109,7 @@ class Sizes:
 def _counts(dim: Dim) -> bool:
     """Whether the form alone shows that the dimension is not negative."""
     return all(
-        coefficient >= 0 and all(atom.op == "name" or all(map(_counts, atom.args)) for atom in product)
+        coefficient >= 0
+        and all(atom.op == "name" or all(map(_counts, atom.args)) for atom in product)
         for product, coefficient in dim.terms
     )
