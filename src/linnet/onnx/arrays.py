@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+from onnx import helper
 
 from linnet.core.derive import dtype_of, shape_of
 from linnet.core.ir import Dot, Gather, Reduce
@@ -11,9 +13,9 @@ from linnet.core.scalars import integer_range
 from linnet.dims import Dim
 from linnet.onnx.dtypes import computed_in
 from linnet.onnx.elementwise import cast, select
-from linnet.onnx.graph import Writer
+from linnet.onnx.graph import Writer, value_info
 from linnet.onnx.sizes import Sizes
-from linnet.types import I64, U64, DType
+from linnet.types import BOOL, I64, U8, U64, DType
 
 _REDUCE = {
     "sum": "ReduceSum",
@@ -86,11 +88,13 @@ def _place(w: Writer, sizes: Sizes, index: str, dtype: DType, extent: Dim, prove
 # ---------------------------------------------------------------- reductions
 
 
-def reduce(w: Writer, node: Reduce, x: str) -> str:
+def reduce(w: Writer, sizes: Sizes, node: Reduce, x: str) -> str:
     """Over the axes, which go."""
     dtype, kind, axes = dtype_of(node), _REDUCE[node.op], w.integers(node.axes)
     if not node.axes:
         return x
+    if node.op in ("sum", "prod") and dtype.is_integer:
+        return _collected(w, sizes, node, x)
     if node.op in ("max", "min") and dtype == U64:  # as i64, the upper half first
         half = w.number(integer_range(I64)[0], I64)
         flipped = w.op("BitwiseXor", w.to(x, U64, I64), half)
@@ -102,12 +106,41 @@ def reduce(w: Writer, node: Reduce, x: str) -> str:
     found = w.op(kind, own, axes, keepdims=0, wish=last)
     if node.op in ("max", "min"):
         if dtype.is_float:  # which the operator does not pass on
-            none = w.op("ReduceMax", w.op("IsNaN", own), axes, keepdims=0)
-            found = select(w, none, w.number(math.nan, wide), found, wide)
-        elif wide != dtype:  # of no elements it is the wider dtype's
+            none = w.op("ReduceMax", w.to(w.op("IsNaN", own), BOOL, U8), axes, keepdims=0)
+            found = select(w, w.to(none, U8, BOOL), w.number(math.nan, wide), found, wide)
+        elif wide != dtype and dtype.is_integer:  # of no elements it is the wider dtype's
             edge = w.number(integer_range(dtype)[node.op == "min"], wide)
             found = w.op("Max" if node.op == "max" else "Min", found, edge)
     return w.to(found, wide, dtype, node.hint)
+
+
+def _collected(w: Writer, sizes: Sizes, node: Reduce, x: str) -> str:
+    """Sums and products of integers, which wrap; the runtime's own reductions use floats."""
+    dtype, shape = dtype_of(node), shape_of(node.x)
+    kept = [axis for axis in range(len(shape)) if axis not in node.axes]
+    count, left = _product(shape[axis] for axis in node.axes), [shape[axis] for axis in kept]
+    wide = computed_in("MatMul" if node.op == "sum" else "Mul", dtype)
+    own, one = w.to(x, dtype, wide), w.number(1, wide)
+    if node.op == "sum":  # a product with ones
+        rows = permuted(w, own, [*kept, *node.axes])
+        if len(node.axes) > 1:
+            rows = reshaped(w, sizes, rows, [*left, count])
+        return w.to(w.op("MatMul", rows, w.op("Expand", one, sizes.one(count))), wide, dtype)
+    rows = permuted(w, own, [*node.axes, *kept])
+    if len(node.axes) > 1:
+        rows = reshaped(w, sizes, rows, [count, *left])
+    first = w.op("Expand", one, sizes.shape(left))
+    turn, goes, before = (w.names.fresh(name) for name in ("turn", "goes", "before"))
+    with w.inside() as nodes:
+        product = w.op("Mul", before, w.op("Gather", rows, turn, axis=0))
+        outputs = w.named([goes, product], "goes")
+    extents = [axis.constant for axis in left]
+    types = [(BOOL, []), (wide, extents)]
+    inputs = [value_info(turn, I64, [])]
+    inputs += [value_info(n, *type) for n, type in zip((goes, before), types, strict=True)]
+    results = [value_info(n, *type) for n, type in zip(outputs, types, strict=True)]
+    body = helper.make_graph(nodes, "body", inputs, results)
+    return w.to(w.op("Loop", sizes.one(count), "", first, body=body), wide, dtype, node.hint)
 
 
 # ---------------------------------------------------------------- products
@@ -148,5 +181,5 @@ def dot(w: Writer, sizes: Sizes, node: Dot, a: str, b: str) -> str:
     return w.to(made, wide, node.dtype, node.hint)
 
 
-def _product(dims: object) -> Dim:
-    return math.prod(dims, start=Dim.of(1))  # type: ignore[call-overload, no-any-return]
+def _product(dims: Iterable[Dim]) -> Dim:
+    return math.prod(dims, start=Dim.of(1))

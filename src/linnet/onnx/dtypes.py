@@ -30,8 +30,10 @@ KERNELS: dict[str, str] = {
     "Clip": "i64 u64",
     "Where": f"i8 i32 i64 u8 u32 {_FLOATS}",
     "Expand": f"bool {_INTEGERS} f16 {_FLOATS}",
-    **dict.fromkeys(("ReduceSum", "ReduceProd"), f"i32 i64 {_FLOATS}"),
-    **dict.fromkeys(("ReduceMax", "ReduceMin"), f"bool i8 i32 i64 u8 {_FLOATS}"),
+    # Those of integers are summed in floats.
+    **dict.fromkeys(("ReduceSum", "ReduceProd"), _FLOATS),
+    # Those of bools end where there are none.
+    **dict.fromkeys(("ReduceMax", "ReduceMin"), f"i8 i32 i64 u8 {_FLOATS}"),
     "MatMul": f"i32 i64 {_FLOATS}",
     "Range": "i64",
     **dict.fromkeys(

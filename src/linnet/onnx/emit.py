@@ -278,7 +278,7 @@ class _Body:
                 given = [self.name(index) for index in operands(node)[1:]]
                 return arrays.gather(w, sizes, node, self.name(x), given)
             case Reduce(_, x):
-                return arrays.reduce(w, node, self.name(x))
+                return arrays.reduce(w, sizes, node, self.name(x))
             case Dot(a, b):
                 return arrays.dot(w, sizes, node, self.name(a), self.name(b))
             case Call():
