@@ -39,6 +39,7 @@ class Backend:
 BACKENDS: dict[str, Backend] = {
     "torch": Backend("linnet.torch.emit", "a torch.nn.Module that runs generated source", "torch"),
     "jax": Backend("linnet.jax.emit", "functions of jax.numpy, in generated source", "jax"),
+    "onnx": Backend("linnet.onnx.emit", "a model of ONNX, which ONNX Runtime runs", "onnx"),
     "reference": Backend("linnet.reference", "values, evaluated node by node in NumPy", "nest"),
 }
 

@@ -143,3 +143,13 @@ def run_jax(case: Case, policy: Policy, way: str) -> np.ndarray:
     source = Source(program, policy) if way == "source" else None
     entry = Entry(program, program.main, policy, source)
     return np.asarray(entry.run(given, sizes, {}, {})[0])
+
+
+def run_onnx(case: Case, policy: Policy) -> np.ndarray:
+    """What ONNX Runtime gives for a case."""
+    from linnet.onnx.entry import Entry
+
+    key, given, sizes = prepared(case)
+    program = optimize(lowered(*key), policy)
+    entry = Entry(program, program.main, policy, ["CPUExecutionProvider"])
+    return np.asarray(entry.run(given, sizes, {}, {})[0])

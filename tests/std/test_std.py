@@ -10,7 +10,7 @@ from linnet.policy import Policy, tolerance
 from linnet.syntax import tree
 from linnet.weights import dtype_name
 from std.cases import Case, everything
-from std.running import analysed, module_name, modules, parsed, run, run_jax, run_torch
+from std.running import analysed, module_name, modules, parsed, run, run_jax, run_onnx, run_torch
 
 CASES = everything()
 
@@ -47,6 +47,15 @@ def test_in_jax(case: Case) -> None:
 def test_every_case_in_jax(case: Case) -> None:
     compare(run_jax(case, "fast", "source"), case.expected, within(case, "fast"))
     compare(run_jax(case, "equivalent", "stablehlo"), case.expected, within(case, "equivalent"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_case_in_onnx(case: Case) -> None:
+    # ONNX Runtime's elementary functions and its order of sums are its own.
+    limit = within(case, "equivalent") if case.tolerance else 0
+    compare(run_onnx(case, "exact"), case.expected, limit)
+    compare(run_onnx(case, "fast"), case.expected, within(case, "fast"))
 
 
 def within(case: Case, policy: Policy) -> float:

@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "torch": ("linnet.cli.torch", "the PyTorch source that a program becomes"),
     "jax": ("linnet.cli.jax", "the JAX source that a program becomes"),
     "stablehlo": ("linnet.cli.stablehlo", "the StableHLO module that an entry becomes"),
+    "onnx": ("linnet.cli.onnx", "the ONNX model that an entry becomes, as text or as a file"),
     "lsp": ("linnet.cli.lsp", "the language server, for editors to start"),
     "run": ("linnet.cli.run", "ask a model of the zoo, and stream its answer"),
     "chat": ("linnet.cli.chat", "a conversation with a model, in the terminal"),

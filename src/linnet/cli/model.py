@@ -31,7 +31,9 @@ def add_model_arguments(parser: argparse.ArgumentParser, new_tokens: int) -> Non
     parser.add_argument("--top-k", type=int, default=0, metavar="K", help="of the K most likely")
     parser.add_argument("--top-p", type=float, default=1.0, metavar="P", help="of the likeliest P")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the sampling noise")
-    parser.add_argument("--backend", default="torch", help="what runs the model: torch (default)")
+    parser.add_argument(
+        "--backend", default="torch", help="what runs the model: torch (default), jax or onnx"
+    )
     parser.add_argument("--numerics", default="fast", help="exact, equivalent or fast (default)")
     parser.add_argument("--threads", type=int, metavar="N", help="processor threads to use")
     parser.add_argument(
@@ -130,6 +132,7 @@ def check_loading(args: argparse.Namespace) -> None:
         )
     policy_named(args.numerics)
     _placing(args)
+    check_backend(args)
 
 
 def open_model(args: argparse.Namespace, card: Any, tokenizer: str | None = None) -> Opened:
@@ -160,7 +163,34 @@ def load_model(
     generics = {"MaxSeq": positions, "Batch": 1}
     sized: dict[str, int | str] = {k: v for k, v in generics.items() if k in card.generics}
     with needing(card, entries, fetches=False, std_root=args.std):
-        return loaded(args, card, opened.files, sized, entries, backend=args.backend)
+        return loaded(args, card, opened.files, sized, entries, **backend_options(args))
+
+
+# Backend -> how `nest.load` calls it where all entries are needed.
+MODELS = {"torch": "torch", "jax": "jax_model", "onnx": "onnx_model"}
+
+
+def backend_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The loader's options for the backend of a command line."""
+    options: dict[str, Any] = {"backend": MODELS[args.backend]}
+    if args.backend == "onnx" and args.threads is not None:
+        options["threads"] = args.threads
+    return options
+
+
+def check_backend(args: argparse.Namespace) -> None:
+    """Raises LinnetError for a backend that there is not, or that cannot do what is asked of it."""
+    if args.backend not in MODELS:
+        raise LinnetError(f"--backend is {args.backend}; choose {', '.join(MODELS)}")
+    if args.backend == "torch":
+        return
+    if args.dtype in _STORAGES:
+        raise LinnetError(
+            f"--dtype {args.dtype} is for torch; with --backend {args.backend} weights lie whole"
+        )
+    for option in ("device_map", "max_memory"):
+        if getattr(args, option, None) is not None:
+            raise LinnetError(f"--{option.replace('_', '-')} is for torch, not {args.backend}")
 
 
 def loaded(

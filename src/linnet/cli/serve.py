@@ -10,7 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from linnet.cli.model import FLOATS, add_dtype, check_loading, loaded, open_model
+from linnet.cli.model import (
+    FLOATS,
+    add_dtype,
+    backend_options,
+    check_loading,
+    loaded,
+    open_model,
+)
 from linnet.diagnostics import LinnetError
 
 if TYPE_CHECKING:
@@ -79,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     model.add_argument("--kv-dtype", metavar="DTYPE", help="of the caches (default: the model's)")
     model.add_argument("--device", default="cpu", help="cpu (default), cuda, cuda:1, ...")
     model.add_argument(
-        "--backend", default="torch", help="what runs the model: torch (default) or jax"
+        "--backend", default="torch", help="what runs the model: torch (default), jax or onnx"
     )
     model.add_argument("--numerics", default="fast", help="exact, equivalent or fast (default)")
     model.add_argument("--threads", type=int, metavar="N", help="processor threads to use")
@@ -162,15 +169,10 @@ def _check(args: argparse.Namespace) -> None:
         raise LinnetError(f"--timeout is {args.timeout}; it must be above 0")
     if args.kv_dtype is not None and args.kv_dtype not in FLOATS:
         raise LinnetError(f"--kv-dtype is {args.kv_dtype}; choose {', '.join(FLOATS)}")
-    if args.backend not in ("torch", "jax"):
-        raise LinnetError(f"--backend is {args.backend}; choose torch or jax")
-    if args.backend == "jax":
-        if args.dtype in _BLOCKS:
-            raise LinnetError(
-                f"--dtype {args.dtype} is for torch; with --backend jax weights lie whole"
-            )
-        if args.device != "cpu":
-            raise LinnetError("--device is for torch; JAX_PLATFORMS says where JAX computes")
+    if args.device != "cpu" and args.backend == "jax":
+        raise LinnetError("--device is for torch; JAX_PLATFORMS says where JAX computes")
+    if args.device != "cpu" and args.backend == "onnx":
+        raise LinnetError("--device is for torch; ONNX Runtime computes on the CPU here")
     if args.api_key is not None and not (args.api_key.isascii() and args.api_key.strip()):
         raise LinnetError("--api-key must be ASCII text, and not empty")
 
@@ -198,7 +200,7 @@ def _engine(args: argparse.Namespace, opened: Any) -> Engine:
     generics = {"Batch": 1 if paged else args.batch, "MaxSeq": pool.positions if paged else max_len}
     sized: dict[str, int | str] = {k: v for k, v in generics.items() if k in card.generics}
     entries = PAGED if paged else tuple(rows)
-    where = {"device": args.device} if args.backend == "torch" else {"backend": "jax_model"}
+    where = {"device": args.device} if args.backend == "torch" else backend_options(args)
     model, _ = loaded(args, card, opened.files, {**sized, **dtypes}, entries, **where)
     engine = Engine(
         model, text=opened.text, paged=paged, rows=args.batch if paged else None, max_len=max_len

@@ -26,6 +26,7 @@ LOADERS: dict[str, tuple[str, str]] = {
     "jax_source": ("linnet.jax", "load_source"),
     "jax_model": ("linnet.jax", "load_model"),
     "nnx": ("linnet.jax", "load_nnx"),
+    "onnx_model": ("linnet.onnx", "load_model"),
 }
 
 

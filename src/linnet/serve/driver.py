@@ -49,9 +49,12 @@ class Driver(Protocol):
 
 
 def driver_of(model: Any, graphs: bool) -> Driver:
-    """What drives a model: of JAX what `linnet.jax.load_model` made, else PyTorch's."""
-    if type(model).__module__.split(".")[:2] == ["linnet", "jax"]:
-        return JaxDriver(model)
+    """What drives a model: of JAX or ONNX Runtime what `load_model` made, else PyTorch's."""
+    match type(model).__module__.split(".")[:2]:
+        case ["linnet", "jax"]:
+            return JaxDriver(model)
+        case ["linnet", "onnx"]:
+            return OnnxDriver(model)
     return TorchDriver(model, graphs)
 
 
@@ -129,11 +132,31 @@ class TorchDriver:
         self.model.reset_state()
 
 
-class JaxDriver:
-    """A model that `linnet.jax.load_model` made; XLA compiles an entry for each of its shapes."""
+class _ArrayDriver:
+    """A model whose entries take arrays and give arrays."""
 
     packs_steps = False
     pack = 256
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.entries = model.entries
+        self.sizes = model.generics
+        self.vocab = _vocab(model)
+
+    def run(self, entry: str, inputs: Sequence[Ints], steady: bool) -> torch.Tensor:
+        logits = np.array(self.model.run_entry(entry, inputs), np.float32)
+        return torch.from_numpy(logits)
+
+    def copy_weights(self, model: Any) -> None:
+        self.model.copy_weights(model)
+
+    def reset(self) -> None:
+        self.model.reset_state()
+
+
+class JaxDriver(_ArrayDriver):
+    """A model that `linnet.jax.load_model` made; XLA compiles an entry for each of its shapes."""
 
     def __init__(self, model: Any) -> None:
         if not hasattr(model, "run_entry"):
@@ -141,18 +164,11 @@ class JaxDriver:
                 "an engine needs all entries of a model: load it with linnet.jax.load_model "
                 '(`nest.load(..., backend="jax_model")`)'
             )
-        self.model = model
-        self.entries = model.entries
-        self.sizes = model.generics
-        self.vocab = _vocab(model)
+        super().__init__(model)
 
     def padded(self, count: int) -> int:
         """A power of two: each shape is seconds of XLA's time."""
         return max(16, 1 << (count - 1).bit_length())
-
-    def run(self, entry: str, inputs: Sequence[Ints], steady: bool) -> torch.Tensor:
-        logits = np.array(self.model.run_entry(entry, inputs), np.float32)
-        return torch.from_numpy(logits)
 
     def copy_pages(self, copies: Sequence[tuple[int, int]], size: int) -> None:
         from linnet.jax.pages import copied
@@ -172,8 +188,25 @@ class JaxDriver:
             path: change(x) if _are_caches(x.shape, self.sizes) else x for path, x in state.items()
         }
 
-    def copy_weights(self, model: Any) -> None:
-        self.model.copy_weights(model)
 
-    def reset(self) -> None:
-        self.model.reset_state()
+class OnnxDriver(_ArrayDriver):
+    """A model that `linnet.onnx.load_model` made; a session serves all shapes alike."""
+
+    def padded(self, count: int) -> int:
+        """As it is."""
+        return count
+
+    def copy_pages(self, copies: Sequence[tuple[int, int]], size: int) -> None:
+        for cache in self._caches():
+            for source, target in copies:
+                read, written = (slice(page * size, (page + 1) * size) for page in (source, target))
+                cache[:, :, written] = cache[:, :, read]
+
+    def clear_pages(self, pages: Sequence[int], size: int) -> None:
+        for cache in self._caches():
+            for page in pages:
+                cache[:, :, page * size : (page + 1) * size] = 0
+
+    def _caches(self) -> list[npt.NDArray[Any]]:
+        """The states `[Batch, KvHeads, MaxSeq, D]`, where they are."""
+        return [x for x in self.model.state_views.values() if _are_caches(x.shape, self.sizes)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from linnet.serve.sampling import Sampling, draw_numpy
@@ -34,7 +35,7 @@ class Generator:
         del self.seen[kept:]
         new = torch.tensor([ids[kept:]], dtype=torch.int32)
         with torch.inference_mode():
-            logits: torch.Tensor = self.model.run_entry("prefill", [new, kept])
+            logits = _tensor(self.model.run_entry("prefill", [new, kept]))
         self.seen = list(ids)
         return logits[0]
 
@@ -42,9 +43,7 @@ class Generator:
         """The logits [Vocab] after one more token."""
         new = torch.tensor([[token]], dtype=torch.int32)
         with torch.inference_mode():
-            logits: torch.Tensor = self.model.run_entry(
-                "decode", [new, len(self.seen)], **self.options
-            )
+            logits = _tensor(self.model.run_entry("decode", [new, len(self.seen)], **self.options))
         self.seen.append(token)
         return logits[0]
 
@@ -56,6 +55,13 @@ class Generator:
             yield token
             if k + 1 < count:
                 logits = self.step(token)
+
+
+def _tensor(logits: Any) -> torch.Tensor:
+    """PyTorch's own; another backend's array in f32."""
+    if isinstance(logits, torch.Tensor):
+        return logits
+    return torch.from_numpy(np.array(logits, np.float32))
 
 
 def choose(logits: torch.Tensor, sampling: Sampling, position: int) -> int:
