@@ -121,7 +121,7 @@ def test_a_second_signal_ends_at_once() -> None:
         ((MODEL, "--port", "99999"), "65535"),
         ((MODEL, "--batch", "0"), "--batch is 0"),
         ((MODEL, "--timeout", "0"), "--timeout is 0.0"),
-        ((MODEL, "--backend", "tf"), "--backend is tf; choose torch or jax"),
+        ((MODEL, "--backend", "tf"), "--backend is tf; choose torch"),
         ((MODEL, "--backend", "jax", "--device", "cuda"), "JAX_PLATFORMS says where JAX computes"),
         ((MODEL, "--backend", "jax", "--dtype", "q4"), "--dtype q4 is for torch"),
         ((MODEL, "--dtype", "f8"), "--dtype is f8"),
