@@ -1,4 +1,4 @@
-"""Single operations on ONNX Runtime at the edges of every dtype, to the bit where one is right."""
+"""Single operations on ONNX Runtime at the edges of every dtype, to the last bit."""
 
 from __future__ import annotations
 

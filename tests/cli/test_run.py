@@ -113,6 +113,15 @@ def test_the_answer_is_the_greedy_one(run: Run, original: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("backend", ["jax", "onnx"])
+def test_other_backends_say_the_same(run: Run, original: Path, backend: str) -> None:
+    words = [TEXT, "--max-new-tokens", 6, "--backend", backend]
+    assert run(original, *words)[1].split() == [f"w{i}" for i in greedy(6)]
+    status, out, _ = run(original, *words, "--threads", 1, "--temperature", 0.7, "--seed", 3)
+    assert status == 0 and len(out.split()) == 6
+
+
+@pytest.mark.slow
 def test_a_model_larger_than_it_may_be(run: Run, original: Path) -> None:
     words = ["w1 w2", "--max-new-tokens", 4, "--max-memory"]
     status, out, err = run(original, *words, "cpu=110KiB")
@@ -224,6 +233,9 @@ def test_an_interrupt_stops_cleanly(
         (["--max-memory", "4"], "--max-memory 4: give NAME=VALUE pairs"),
         (["--dtype", "q4"], "no weight of Model can be kept in blocks"),
         (["--dtype", "q8", "--numerics", "exact"], "choose 'equivalent' or 'fast'"),
+        (["--backend", "tf"], "--backend is tf; choose torch, jax, onnx"),
+        (["--backend", "onnx", "--dtype", "q4"], "--dtype q4 is for torch"),
+        (["--backend", "jax", "--max-memory", "cpu=1GiB"], "--max-memory is for torch, not jax"),
         (["--numerics", "sloppy"], "no numerics policy is called 'sloppy'"),
         (["--weights", "/no/such/file.safetensors"], "/no/such/file.safetensors"),
         (["--std", "/no/such/std"], "/no/such/std"),

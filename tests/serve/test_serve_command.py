@@ -88,8 +88,9 @@ def test_a_server_that_is_asked_to_end_finishes_first() -> None:
 
 
 @pytest.mark.slow
-def test_jax_serves_too() -> None:
-    with process("--port", "0", "--backend", "jax") as (running, address):
+@pytest.mark.parametrize("backend", ["jax", "onnx"])
+def test_others_serve_too(backend: str) -> None:
+    with process("--port", "0", "--backend", backend) as (running, address):
         assert ask(address, max_tokens=2).choices[0].text == " Paris."
         running.send_signal(signal.SIGINT)
         assert running.wait(60) == 0
@@ -121,9 +122,10 @@ def test_a_second_signal_ends_at_once() -> None:
         ((MODEL, "--port", "99999"), "65535"),
         ((MODEL, "--batch", "0"), "--batch is 0"),
         ((MODEL, "--timeout", "0"), "--timeout is 0.0"),
-        ((MODEL, "--backend", "tf"), "--backend is tf; choose torch"),
+        ((MODEL, "--backend", "tf"), "--backend is tf; choose torch, jax, onnx"),
         ((MODEL, "--backend", "jax", "--device", "cuda"), "JAX_PLATFORMS says where JAX computes"),
         ((MODEL, "--backend", "jax", "--dtype", "q4"), "--dtype q4 is for torch"),
+        ((MODEL, "--backend", "onnx", "--device", "cuda"), "ONNX Runtime computes on the CPU"),
         ((MODEL, "--dtype", "f8"), "--dtype is f8"),
         ((MODEL, "--kv-dtype", "f8"), "--kv-dtype is f8"),
         ((MODEL, "--api-key", ""), "--api-key"),

@@ -304,17 +304,17 @@ class _Body:
         """
         given = operands(node)
         left = set.intersection(*map(_repeated, given))
-        return [self.loose(x) for x in given], not left
+        rank = max(map(_loose_rank, given))
+        return [self.loose(x) for x in given], not left and rank == len(shape_of(node))
 
     def loose(self, node: Node) -> str:
         """The value before it is repeated, its axes where they stand in the result."""
         if not isinstance(node, Expand):
             return self.name(node)
-        name, rank = self.name(node.x), len(node.shape)
-        trailing = tuple(range(rank - len(node.axes), rank))
-        if node.axes == trailing:
+        name = self.name(node.x)
+        if _is_trailing(node):
             return name
-        new = [axis for axis in range(rank) if axis not in node.axes]
+        new = [axis for axis in range(len(node.shape)) if axis not in node.axes]
         return self.writer.op("Unsqueeze", name, self.writer.integers(new))
 
     def expanded(self, node: Node, name: str) -> str:
@@ -502,6 +502,18 @@ class _Body:
 
 _SCALAR = TensorType((), I64)
 _FLAG = TensorType((), BOOL)
+
+
+def _is_trailing(node: Expand) -> bool:
+    """New axes come first, where operators of ONNX add them by themselves."""
+    rank = len(node.shape)
+    return node.axes == tuple(range(rank - len(node.axes), rank))
+
+
+def _loose_rank(node: Node) -> int:
+    """The number of axes before the value is repeated."""
+    own = node.x if isinstance(node, Expand) and _is_trailing(node) else node
+    return len(shape_of(own))
 
 
 def _repeated(node: Node) -> set[int]:

@@ -25,8 +25,7 @@ class Generator:
         self.model = model
         self.seen: list[int] = []
         # Steps are all alike, so recording one pays; what is streamed from elsewhere cannot be.
-        placement = getattr(model, "placement", None)
-        steady = placement is not None and placement.trivial
+        steady = getattr(getattr(model, "placement", None), "trivial", False)
         self.options = {"compile": "reduce-overhead"} if steady else {}
 
     def prefill(self, ids: Sequence[int]) -> torch.Tensor:
