@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import export
 from jaxlib.mlir.dialects import stablehlo
 
+from linnet.diagnostics import PlanError
 from linnet.types import TensorType
 from linnet.weights.arrays import DTYPES as ARRAYS
 
@@ -59,5 +60,15 @@ def callable_of(name: str, text: str, given: Sequence[Any], made: Sequence[Any])
         module_kept_var_idx=tuple(range(len(given))),
         _get_vjp=None,
     )
-    function: Function = exported.call
-    return function
+    call: Any = exported.call
+    function: Any = jax.custom_vjp(lambda *given: call(*given))
+
+    def no_derivative(*_: Any) -> Any:
+        raise PlanError(
+            f"{name} is a compiled module, which has no derivative: "
+            "linnet.jax.load_source gives a function that has"
+        )
+
+    function.defvjp(lambda *given: (call(*given), None), no_derivative)
+    result: Function = function
+    return result
