@@ -277,8 +277,15 @@ def fit(statement: str, depth: int) -> list[str]:
     """The statement in lines of at most WIDTH columns, broken inside brackets."""
     if len(INDENT) * depth + len(statement) <= WIDTH:
         return [INDENT * depth + statement]
+    targets, equals, value = statement.partition(" = ")
+    names = [name.rstrip(",") for name in split_top(targets, (", ",))]
+    if equals and len(names) > 1 and len(INDENT) * depth + len(targets) + 5 > WIDTH:
+        # `a, b = value` with more names than a line holds.
+        inner = [f"{INDENT * (depth + 1)}{name}," for name in names]
+        return [f"{INDENT * depth}(", *inner, *fit(f") = {value}", depth)]
     pair = _widest_brackets(statement)
-    if pair is None:
+    several = statement.startswith("return ") and len(split_top(statement, (", ",))) > 1
+    if pair is None or several:
         return _parenthesised(statement, depth)
     start, stop = pair
     head, inside, tail = statement[: start + 1], statement[start + 1 : stop], statement[stop:]

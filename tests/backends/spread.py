@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
@@ -124,6 +125,37 @@ def rules() -> None:
     assert_close(np.asarray(whole(TOKENS)), np.asarray(inside), 2e-5)
 
 
+WIDE = """module wide
+
+pub block Wide {
+    param w: Tensor[2, 2; f32]
+    state count: Tensor[2; i64]
+
+    pub entry step(n: i64, x: Tensor[2; f32]) -> Tensor[2; i64] {
+        count = count + n
+        return count
+    }
+}
+"""
+
+
+def wide() -> None:
+    """Integers of 64 bits on a mesh, in states that two models do not share."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "wide.linnet"
+        file.write_text(WIDE)
+        own: Any = {"mesh": mesh(2), "rules": {"count": ("model",)}}
+        weights = {"w": np.eye(2, dtype=np.float32)}
+        one, two = (load_model(file, weights=weights, **own) for _ in range(2))
+        x = np.ones(2, np.float32)
+        one.run_entry("step", [2**40, x])
+        two.state = one.state
+        for model in (one, two):
+            found = model.run_entry("step", {"n": np.int64(1), "x": x})
+            assert np.asarray(found).tolist() == [2**40 + 1] * 2
+            assert model.placement["count"].spec == P("model")
+
+
 def mistakes() -> None:
     over = mesh(4, 2, names=("data", "model"))
 
@@ -135,12 +167,23 @@ def mistakes() -> None:
         "rules: norm.wait is no parameter, state or input; did you mean norm.weight",
         lambda: with_rules(norm__wait=("data",)),
     )
+    for rules_ in ([("norm.weight", ("data",))], {3: ("data",)}):
+        refused(
+            "rules give mesh axes by patterns of paths",
+            lambda given=rules_: load_model(
+                tiny.FAMILY, generics=SIZES, mesh=over, rules=given, **GIVEN
+            ),
+        )
+    refused(
+        "rules: lm_head.weight: mesh axis data stands twice in ('data', 'data')",
+        lambda: with_rules(lm_head__weight=("data", "data")),
+    )
     refused(
         "rules: norm.weight: the mesh has no axis modle, only data, model; did you mean model?",
         lambda: with_rules(norm__weight=("modle",)),
     )
     refused(
-        "rules: norm.weight has 1 axes [48], its rule 2",
+        "rules: norm.weight has 1 axis [48], its rule 2",
         lambda: with_rules(norm__weight=("data", None)),
     )
     refused(

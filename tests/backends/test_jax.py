@@ -120,6 +120,94 @@ def test_what_a_model_holds_stays_whole(tmp_path: Path) -> None:
     np.testing.assert_array_equal(model.run_entry("peek", [0 * given]), 3 * given)
 
 
+@pytest.mark.parametrize("generated", [False, True])
+def test_what_is_given_to_a_model_stays_the_givers(tmp_path: Path, generated: bool) -> None:
+    """A call takes the memory of its own states alone."""
+    from linnet.jax import load_model
+
+    file = tmp_path / "states.linnet"
+    file.write_text(STATES)
+    given: dict[str, Any] = {"weights": {"p": np.array([1.0, 2.0])}, "generated": generated}
+    one, two = (load_model(file, **given) for _ in range(2))
+    first = np.array([3.0, 4.0])
+    one.run_entry("put", [first])
+    two.state = one.state
+    two.run_entry("put", [first + 1])
+    np.testing.assert_array_equal(one.run_entry("peek", [0 * first]), first)
+    one.run_entry("put", [one.state["a"]])
+    np.testing.assert_array_equal(one.state["a"], first)
+    with pytest.raises(PlanError, match="put: a model keeps its state itself"):
+        jax.vmap(lambda x: one.run_entry("put", [x]))(np.ones((3, 2), np.float32))
+    with pytest.raises(PlanError, match="a model or arrays by path are expected, not a NoneType"):
+        one.copy_weights(None)  # type: ignore[arg-type]
+
+
+SEVERAL = """module several
+
+pub block Several {
+    param w: Tensor[2; f32]
+    state a: Tensor[2; f32]
+    state b: Tensor[2; i64]
+
+    pub entry step(x: Tensor[2; f32]) -> Tensor[2; f32] {
+        a = a + x * w
+        b = b + 1
+        return a
+    }
+
+    pub entry look(x: Tensor[2; f32]) -> Tensor[2; f32] { return a + x }
+
+    pub entry plain(x: Tensor[2; f32]) -> Tensor[2; f32] { return x * w }
+}
+"""
+
+
+@pytest.mark.parametrize("way", ["load", "load_source"])
+def test_states_of_other_entries_are_handed_on(tmp_path: Path, way: str) -> None:
+    import linnet.jax
+
+    file = tmp_path / "several.linnet"
+    file.write_text(SEVERAL)
+    x = np.array([1.0, 2.0], np.float32)
+
+    def entry(name: str) -> Any:
+        return getattr(linnet.jax, way)(file, weights={"w": x}, entry=name)
+
+    step, look, plain = map(entry, ("step", "look", "plain"))
+    _, state = step(x)
+    found, after = look(x, state=state)
+    np.testing.assert_array_equal(found, x * x + x)
+    assert after.keys() == state.keys() == {"a", "b"}
+    _, state = step(x, state=after)
+    assert np.asarray(state["b"]).tolist() == [2, 2]
+    with pytest.raises(PlanError, match="there is no c"):
+        look(x, state={**state, "c": x})
+    with pytest.raises(PlanError, match="plain has no state, and is given 1"):
+        plain(x, state=[1])
+    with pytest.raises(PlanError, match="w is a NoneType, expected"):
+        plain.apply({"w": None}, x)
+    with pytest.raises(
+        PlanError, match="weights are a path, several, or arrays by name, not a int"
+    ):
+        getattr(linnet.jax, way)(file, weights=3)
+
+
+def test_a_compiled_module_says_what_jax_cannot_do_with_it(tmp_path: Path) -> None:
+    from linnet.jax import load
+
+    file = tmp_path / "several.linnet"
+    file.write_text(SEVERAL)
+    x = np.array([1.0, 2.0], np.float32)
+    f = load(file, weights={"w": x}, entry="plain")
+    with pytest.raises(PlanError, match=r"no derivative: linnet.jax.load_source gives"):
+        jax.grad(lambda given: f.apply(given, x).sum())(f.weights)
+    with pytest.raises(PlanError, match=r"jax.vmap cannot see into: linnet.jax.load_source"):
+        jax.vmap(f)(np.stack([x, x]))
+    # Where no derivative is asked for there is none to miss.
+    held = jax.grad(lambda y: (y * jax.lax.stop_gradient(f(y))).sum())(jax.numpy.asarray(x))
+    np.testing.assert_array_equal(held, x * x)
+
+
 WIDE = """module wide
 
 pub entry twice<N: Dim>(x: Tensor[N; i64], y: Tensor[N; f64]) -> (Tensor[N; i64], Tensor[N; f64]) {

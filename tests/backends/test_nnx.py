@@ -145,3 +145,40 @@ def test_mistakes_are_named() -> None:
     with pytest.raises(PlanError, match=r"norm.weight is Tensor\[3; f32\], expected Tensor\[48"):
         model(TOKENS)
     assert load_source(tiny.FAMILY, entry="forward", **GIVEN).parameters.keys()
+
+
+COUNTED = """module counted
+
+pub block Counted {
+    param w: Tensor[2; f32]
+    state count: Tensor[2; i64]
+
+    pub entry step(x: Tensor[2; f32]) -> Tensor[2; f32] {
+        count = count + 4294967296
+        return x * w
+    }
+}
+"""
+
+
+def test_states_of_64_bits_and_what_is_no_variable(tmp_path: Path) -> None:
+    from flax import nnx
+
+    from linnet.jax import load_nnx
+
+    file = tmp_path / "counted.linnet"
+    file.write_text(COUNTED)
+    x = np.ones(2, np.float32)
+    model = load_nnx(file, weights={"w": x})
+    for run in (lambda m: m(x), nnx.jit(lambda m: m(x))):
+        run(model)
+    assert np.asarray(model.count[...]).tolist() == [2**33] * 2
+    model.reset_state()
+    assert np.asarray(model.count[...]).tolist() == [0, 0]
+    assert np.asarray(model.count[...]).dtype == np.int64
+    model.w = np.ones(2, np.float32)
+    with pytest.raises(PlanError, match=r"w is a ndarray, expected an nnx.Variable: set a new"):
+        model(x)
+    del model.w
+    with pytest.raises(PlanError, match=r"w is gone, expected an nnx.Variable"):
+        model(x)

@@ -12,7 +12,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("check", ["shards", "gradients", "rules", "mistakes"])
+@pytest.mark.parametrize("check", ["shards", "gradients", "rules", "wide", "mistakes"])
 def test_over_eight_devices(check: str) -> None:
     ran = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("spread.py")), check],

@@ -38,7 +38,7 @@ from linnet.diagnostics import InternalError
 from linnet.dims import Facts, Relation, proves
 from linnet.emit import Ex, Lines, bundle, call, count_uses, dim_text, ordered, snake_case
 from linnet.jax.express import Expressions
-from linnet.jax.narrow import narrow_nodes, worked_out_ahead
+from linnet.jax.narrow import meets_wide, narrow_nodes, worked_out_ahead
 from linnet.statements import INLINE, Statements
 
 if TYPE_CHECKING:
@@ -104,6 +104,7 @@ class Scope(Expressions, Statements):
         """Every statement is written; the expressions of the results."""
         order = ordered(self.body.results)
         self.ahead = worked_out_ahead(order)
+        self.writer.wide |= meets_wide(order, self.values, self.ahead)
         self.narrow = narrow_nodes((n for n in order if n not in self.ahead), self.counters)
         self.uses = count_uses(order, self.values)
         self.last_user = {x: node for node in order for x in operands(node)}
@@ -141,9 +142,7 @@ class Scope(Expressions, Statements):
                 )
             case Update(x, index, value_):
                 self.settled(x)
-                old = self.env[x]
-                new = f"[*{old}[:{index}], {self._result(value_)}, *{old}[{index + 1}:]]"
-                self._bind(node, Ex(new))
+                self._bind(node, self._updated(x, index, value_))
             case Call():
                 self._call(node)
             case If():
@@ -158,6 +157,27 @@ class Scope(Expressions, Statements):
                 raise InternalError("jax.body", f"{self.body.name}: a result before its node")
             case _:
                 self._bind(node, self.express(node))
+
+    def _updated(self, x: Node, index: int, value: Node) -> Ex:
+        """The list with another element."""
+        assert isinstance(x.type, ArrayType)
+        old = self.env[x]
+        before = [f"*{old}[:{index}]"] if index else []
+        after = [f"*{old}[{index + 1}:]"] if index + 1 < x.type.length else []
+        return Ex(f"[{', '.join([*before, str(self._result(value)), *after])}]")
+
+    def wish(self, node: Node) -> str:
+        match node:
+            case Update(x):
+                while isinstance(x, (Update, Element)):
+                    x = x.x
+                return _short(x) if isinstance(x, Param) else super().wish(x)
+            case Result(While(body=body), index):
+                return _short(body.params[index])
+            case Result(For(body=body) as loop, index) if index < len(loop.carried):
+                return _short(body.params[1 + index])
+            case _:
+                return super().wish(node)
 
     def _bind(self, node: Node, text: Ex) -> None:
         """The node is written as the text, or has a name if that reads or runs better."""

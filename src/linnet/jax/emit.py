@@ -126,7 +126,7 @@ class ModuleWriter:
         name = self._reserved.get(function) or self.names.fresh(wish)
         lines = [*([layer] if layer else []), *fit(f"def {name}({head}):", 0), body]
         self.blocks.append("\n".join(lines))
-        wide = wide or _WIDE.search(body) is not None
+        wide = wide or writer.wide or _WIDE.search(body) is not None
         written = Written(name, writer.takes_self, writer.dims, writer.numbers, wide)
         self._by_text[wish, layer + head + body] = written
         return written
@@ -153,6 +153,7 @@ class FunctionWriter:
         self.sizes = {name: self.names.fresh(name) for name in function.dims}
         self.used: set[str] = set()
         self.dims: dict[str, str] = {}
+        self.wide = False  # JAX meets NumPy's numbers of 64 bits
 
     def text(self) -> tuple[str, str]:
         """The parameters between the brackets, and the body's lines."""

@@ -188,17 +188,31 @@ class Entry:
         """The results, in the structure that the entry declares, and the new states by path."""
         values = self.values(inputs)
         sizes = self.sizes(values, generics)
+        if self.donates:  # an input that is a state outlives the state
+            going = {id(states[path]) for path in self.written}
+            values = [_copied(x) if id(x) in going else x for x in values]
         if self.spread is not None:
-            names = leaf_paths(self.function)
-            values = [
-                self.spread.place_input(name, x) for name, x in zip(names, values, strict=True)
-            ]
+            with wide(any(x.dtype.itemsize == 8 for x in values)):
+                values = list(map(self.spread.place_input, leaf_paths(self.function), values))
         given = [parameters[path] for path in self.parameters]
         kept = [states[path] for path in self.states]
-        made = self.compiled(sizes)(*values, *given, *kept)
+        try:
+            made = self.compiled(sizes)(*values, *given, *kept)
+        except NotImplementedError as error:  # what `jax.vmap` asks of a compiled module
+            if self.source is not None or "atching rule" not in str(error):
+                raise
+            raise PlanError(
+                f"{self.name} is a compiled module, which jax.vmap cannot see into: "
+                "linnet.jax.load_source gives a function that it can"
+            ) from error
         count = len(self.function.value_results)
         new = {**states, **dict(zip(self.written, made[count:], strict=True))}
         return structured(self.function.returns, made[:count]), new
+
+
+def _copied(array: Any) -> Any:
+    with wide(array.dtype.itemsize == 8):
+        return jnp.array(array)
 
 
 @contextmanager
@@ -245,7 +259,7 @@ def _array(where: str, of: ValueType, value: object) -> Any:
             raise PlanError(f"{where} is not a rectangle of numbers") from error
     try:
         array = as_array(value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, NotImplementedError) as error:
         raise PlanError(f"{where} is of type {type(value).__name__}, expected {of}") from error
     if dtype_name(array.dtype) not in DTYPES:
         raise PlanError(f"{where} is a {type(value).__name__} of {array.dtype}, expected {of}")
@@ -289,6 +303,9 @@ def checked(what: str, wanted: Mapping[str, TensorType], given: Any, fix: str) -
         array = given[path]
         if not isinstance(array, jax.Array):
             array = as_array(array)
+            if dtype_name(array.dtype) is None:
+                problems.append(f"{path} is a {type(given[path]).__name__}, expected {type_}")
+                continue
         traced = isinstance(array, jax.core.Tracer)
         if isinstance(array, jax.Array) and not traced and array.is_deleted():
             problems.append(f"{path} is no longer there: a later call took its memory")

@@ -52,14 +52,14 @@ def callable_of(name: str, text: str, given: Sequence[Any], made: Sequence[Any])
     `given`; PlanError is what the module says of sizes that it does not allow.
     """
     if not is_dynamic(text):
-        return _exported(name, text, given, made).call
+        return _without_derivative(name, _exported(name, text, given, made))
     with make_ir_context() as context, ir.Location.unknown(context):
         checks, whole = ir.Module.parse(text), ir.Module.parse(text)
         if _only_checks(checks):
             _at_sizes(checks, given)
             _check(_exported(name, str(checks), given, [aval((), "bool")], dynamic=True), given)
         _at_sizes(whole, given)
-        return _exported(name, str(whole), given, made, dynamic=True).call
+        return _without_derivative(name, _exported(name, str(whole), given, made, dynamic=True))
 
 
 def _exported(
@@ -79,6 +79,22 @@ def _exported(
         module_kept_var_idx=tuple(range(len(given))),
         _get_vjp=None,
     )
+
+
+def _without_derivative(name: str, exported: export.Exported) -> Function:
+    """The exported function, which says what to load where a derivative of it is asked for."""
+    call: Any = exported.call
+    function: Any = jax.custom_vjp(lambda *given: call(*given))
+
+    def no_derivative(*_: Any) -> Any:
+        raise PlanError(
+            f"{name} is a compiled module, which has no derivative: "
+            "linnet.jax.load_source gives a function that has"
+        )
+
+    function.defvjp(lambda *given: (call(*given), None), no_derivative)
+    result: Function = function
+    return result
 
 
 def _at_sizes(module: ir.Module, given: Sequence[Any]) -> None:

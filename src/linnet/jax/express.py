@@ -228,6 +228,8 @@ class Expressions(express.Expressions):
             return value
         if node in self.narrow.nodes:
             return value if source == I32 else value.method("astype", jax_dtype(I32))
+        if node in self.ahead and source.is_float and dtype.is_integer:
+            return call("kernels.saturated", value, self.dtype(node, dtype))
         return value.method("astype", self.dtype(node, dtype))
 
     # ------------------------------------------------------------ shapes

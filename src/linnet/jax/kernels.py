@@ -44,6 +44,17 @@ def whole_rem(a: Array, b: Array) -> Array:
     return lax.rem(*jnp.broadcast_arrays(a, b))
 
 
+def saturated(x: Any, dtype: Any) -> Any:
+    """NumPy's floats as integers, as JAX has them: toward zero, what is outside at the ends.
+
+    NaN is 0. NumPy itself leaves open what becomes of these.
+    """
+    low, high = (np.array(end, dtype) for end in (np.iinfo(dtype).min, np.iinfo(dtype).max))
+    x = np.asarray(x, np.float64)
+    inside = np.where((x > float(low)) & (x < float(high)), x, 0.0).astype(dtype)
+    return np.where(x >= float(high), high, np.where(x <= float(low), low, inside))
+
+
 def _position(index: Array, extent: int) -> Array:
     """Clamped to the axis, and in 32 bits: JAX's gradients know no wider ones."""
     top = min(extent - 1, int(np.iinfo(index.dtype).max))

@@ -31,7 +31,7 @@ from linnet.core.ir import (
 )
 from linnet.core.scalars import holds_all
 from linnet.dims import Dim
-from linnet.types import F64, I32, I64, TensorType
+from linnet.types import F64, I32, I64, U64, TensorType
 
 _FITS = 2**31
 
@@ -102,6 +102,12 @@ def worked_out_ahead(order: Iterable[Node]) -> frozenset[Node]:
                 wide.add(x)
                 stack.append(x)
     return frozenset(n for n in wide if shape_of(n))
+
+
+def meets_wide(order: Iterable[Node], results: Iterable[Node], ahead: Set[Node]) -> bool:
+    """Whether JAX computes with what NumPy worked out in 64 bits, or is given it."""
+    met = [x for node in order if node not in ahead for x in operands(node)]
+    return any(x in ahead and dtype_of(x) in (F64, I64, U64) for x in (*met, *results))
 
 
 def _is_float_step(node: Node) -> bool:

@@ -18,6 +18,7 @@ from linnet.check.blocks import instance_of
 from linnet.diagnostics import PlanError
 from linnet.inputs import in_order
 from linnet.jax.entry import Entry, checked
+from linnet.jax.exported import is_wide, wide
 from linnet.jax.runtime import LinnetFunction, SourceFunction, read_one
 from linnet.syntax import tree
 from linnet.weights.checkpoint import Weights
@@ -60,8 +61,9 @@ class LinnetNNX(Block):
     def reset_state(self) -> None:
         """Every state is zeros again."""
         for path in self._entry.states:
-            variable = _at(self, path)
-            variable.set_value(jnp.zeros_like(variable.get_value()))
+            with wide(is_wide(self._entry.states[path])):
+                variable = _at(self, path)
+                variable.set_value(jnp.zeros_like(variable.get_value()))
 
     def generated_source(self) -> str:
         """The Python module that runs."""
@@ -159,9 +161,17 @@ def _block(
 
 def _at(module: Any, path: str) -> nnx.Variable[Any]:
     for part in path.split("."):
-        module = module[int(part)] if part.isdecimal() else getattr(module, part)
-    found: nnx.Variable[Any] = module
-    return found
+        if part.isdecimal():
+            module = module[int(part)]
+        else:
+            module = getattr(module, part, None)
+    if not isinstance(module, nnx.Variable):
+        found = "gone" if module is None else f"a {type(module).__name__}"
+        raise PlanError(
+            f"{path} is {found}, expected an nnx.Variable: "
+            f"set a new value with `module.{path}[...] = array`"
+        )
+    return module
 
 
 def _blocks(analysis: Analysis, root: str) -> dict[str, str]:

@@ -268,6 +268,9 @@ class LinnetFunction:
         self._entry = self._entry_of(name or program.main, policy)
         read = self._entry.parameters
         self._others = {slot.path for slot in slots_of(program) if slot.path not in read}
+        held = (e for e in program.manifest.entries if e.kind == "state")
+        paths = {path for e in held for path in e.expanded()}
+        self._other_states = paths - self._entry.states.keys()
 
     def _entry_of(self, name: str, policy: Policy) -> Entry:
         return Entry(self.program, name, policy)
@@ -344,7 +347,13 @@ class LinnetFunction:
         )
         states = self.initial_state() if state is None else state
         if state and not entry.states:
-            raise PlanError(f"{entry.name} has no state, and is given {', '.join(state)}")
+            listed = ", ".join(map(str, state))
+            raise PlanError(f"{entry.name} has no state, and is given {listed}")
+        others_: dict[str, Any] = {}  # states of other entries, which are handed on
+        if isinstance(states, Mapping):
+            known = self._other_states
+            others_ = {path: x for path, x in states.items() if path in known}
+            states = {path: x for path, x in states.items() if path not in known}
         states = checked(
             f"{entry.name} cannot run with this state",
             entry.states,
@@ -353,7 +362,7 @@ class LinnetFunction:
         )
         given = in_order(entry.function, inputs, named, entry.name)
         results, new = entry.run(given, generics, own, states)
-        return (results, new) if entry.states else results
+        return (results, {**new, **others_}) if entry.states else results
 
     def parameters_for(
         self, *inputs: object, generics: Mapping[str, int] | None = None, **named: object
@@ -428,7 +437,7 @@ class LinnetModel:
     """All entries of a program over one copy of its weights.
 
     The state is the model's own: a call that writes it gives its old memory to the new one.
-    `run_entry` and the entries by name run outside of JAX's transformations.
+    `run_entry` runs outside of JAX's transformations.
     """
 
     def __init__(
@@ -489,13 +498,27 @@ class LinnetModel:
 
     @property
     def state(self) -> Arrays:
-        """Every state by path. An array of it is gone once a call has written that state."""
+        """Every state by path. An array of it is gone once a call has written that state.
+
+        What is assigned is copied.
+        """
         return self._state
 
     @state.setter
     def state(self, arrays: Arrays) -> None:
+        own: dict[str, Any] = {}
+        for path, array in self._fitting(arrays).items():
+            with wide(is_wide(self._types[path])):
+                own[path] = placed(array.copy(), path, self._spread)
+        self._state = own
+
+    def change_state(self, change: Callable[[Any], Any]) -> None:
+        """Each state is what `change` makes of its array, whose memory is the model's from then."""
+        self._state = self._fitting({path: change(x) for path, x in self._state.items()})
+
+    def _fitting(self, arrays: Arrays) -> Arrays:
         what = f"{self.program.name} cannot have this state"
-        self._state = checked(what, self._types, arrays, "give all of it, as `state` has it")
+        return checked(what, self._types, arrays, "give all of it, as `state` has it")
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -521,14 +544,16 @@ class LinnetModel:
         if entry is None:
             find_entry(self.program, name)
             raise AssertionError(name)
+        traced = PlanError(
+            f"{name}: a model keeps its state itself, so it runs outside of what JAX traces; "
+            "inside, call the function that linnet.jax.load_source gives"
+        )
+        if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(inputs)):
+            raise traced
         results, state = entry.run(inputs, generics, self.weights, self._state)
-        if any(
-            isinstance(x, jax.core.Tracer) for x in (*jax.tree.leaves(results), *state.values())
-        ):
-            raise PlanError(
-                f"{name}: a model keeps its state itself, so it runs outside of what JAX traces; "
-                "inside, call the function that linnet.jax.load gives"
-            )
+        made = (*jax.tree.leaves(results), *state.values())
+        if any(isinstance(x, jax.core.Tracer) for x in made):
+            raise traced
         self._state = state
         return results
 
@@ -543,9 +568,14 @@ class LinnetModel:
         """Every state is zeros again."""
         self._state = zeros(self._types, self._spread)
 
-    def copy_weights(self, source: LinnetModel | Arrays) -> None:
+    def copy_weights(self, source: LinnetModel | LinnetFunction | Arrays) -> None:
         """The weights become the source's of the same paths, which has all, in these types."""
-        found = source.weights if isinstance(source, LinnetModel) else source
+        found = source.weights if isinstance(source, (LinnetModel, LinnetFunction)) else source
+        if not isinstance(found, Mapping):
+            raise PlanError(
+                "cannot copy the weights: a model or arrays by path are expected, "
+                f"not a {type(found).__name__}"
+            )
         wanted = {
             path: entry.parameters[path]
             for entry in self._entries.values()

@@ -88,6 +88,11 @@ def by_rules(
     The first pattern that fits a path counts. PlanError for a pattern that fits nothing, an axis
     that the mesh has not, too many axes, and extents that the mesh does not divide.
     """
+    if not isinstance(rules, Mapping) or not all(isinstance(pattern, str) for pattern in rules):
+        raise PlanError(
+            "rules give mesh axes by patterns of paths: "
+            f'{{"*.weight": ("{mesh.axis_names[0]}", None)}}, not {rules!r}'
+        )
     names = list(inputs)
     specs: dict[str, PartitionSpec] = {}
     own: dict[str, PartitionSpec] = {}
@@ -114,8 +119,13 @@ def _spec(mesh: Mesh, pattern: str, rule: Rule) -> PartitionSpec:
             f"rules: {pattern} has {rule!r}; a rule gives a mesh axis, or None, for each axis: "
             f'("{mesh.axis_names[0]}", None)'
         )
+    seen: set[str] = set()
     for each in rule:
         for axis in each if isinstance(each, tuple) else (each,):
+            if axis in seen:
+                raise PlanError(f"rules: {pattern}: mesh axis {axis} stands twice in {rule!r}")
+            if axis is not None:
+                seen.add(axis)
             if axis is not None and axis not in mesh.axis_names:
                 listed = ", ".join(mesh.axis_names)
                 hint = near(str(axis), mesh.axis_names)
@@ -128,7 +138,8 @@ def _spec(mesh: Mesh, pattern: str, rule: Rule) -> PartitionSpec:
 def _refuse_uneven(mesh: Mesh, path: str, shape: Sequence[int], spec: PartitionSpec) -> None:
     if len(spec) > len(shape):
         raise PlanError(
-            f"rules: {path} has {len(shape)} axes {list(shape)}, its rule {len(spec)}: {spec}"
+            f"rules: {path} has {len(shape)} {'axis' if len(shape) == 1 else 'axes'} "
+            f"{list(shape)}, its rule {len(spec)}: {spec}"
         )
     for i, (extent, axes) in enumerate(zip(shape, spec, strict=False)):
         names = axes if isinstance(axes, tuple) else (axes,)

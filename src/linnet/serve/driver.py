@@ -183,10 +183,7 @@ class JaxDriver(_ArrayDriver):
             self._change(lambda x, page=page: cleared(x, page, size))
 
     def _change(self, change: Any) -> None:
-        state = self.model.state
-        self.model.state = {
-            path: change(x) if _are_caches(x.shape, self.sizes) else x for path, x in state.items()
-        }
+        self.model.change_state(lambda x: change(x) if _are_caches(x.shape, self.sizes) else x)
 
 
 class OnnxDriver(_ArrayDriver):

@@ -67,8 +67,12 @@ def safetensors_or_gguf(weights: str | Path | Sequence[str | Path]) -> tuple[Pat
         if path.is_dir():
             return _files_in(path)
         paths = [path]
-    else:
+    elif isinstance(weights, Sequence) and all(isinstance(p, str | Path) for p in weights):
         paths = [Path(path) for path in weights]
+    else:
+        raise PlanError(
+            f"weights are a path, several, or arrays by name, not a {type(weights).__name__}"
+        )
     if not paths:
         raise PlanError("no weight file was given")
     missing = [str(path) for path in paths if not os.path.exists(path)]
