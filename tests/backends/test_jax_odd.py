@@ -304,3 +304,32 @@ def test_long_lists_of_names_are_broken() -> None:
     assert fit(f"{listed} = carried", 1) == ["    (", *inside, "    ) = carried"]
     calls = ["    f(", *inside, "    ),", "    0,"]
     assert fit(f"return f({listed}), 0", 0) == ["return (", *calls, ")"]
+
+
+TURNS = """module main
+pub block Root {
+    param w: Tensor[4; f32]
+    pub entry main<N: Dim>(x: Tensor[N; f32], far: i64) -> f32 where N <= 4 {
+        var t: f32 = 0.0
+        for i in 0..N { t = t + x[i] * x[N - 1 - i] * w[min(i, far)] }
+        let y = for i in 0..N { yield cast<f32>(cast<f64>(w[i]) * 0.5) }
+        return t + sum[i] y[i]
+    }
+}
+"""
+
+
+def test_gradients_through_counted_positions(tmp_path: Path) -> None:
+    """JAX's gradients are made outside of what asks for 64 bits."""
+    import jax
+
+    from linnet.jax import load_source
+
+    file = tmp_path / "turns.linnet"
+    file.write_text(TURNS)
+    x = np.array([0.5, 2.0, -1.0, 4.0], np.float32)
+    f = load_source(file, weights={"w": x + 1})
+    for way in (jax.grad, lambda g: jax.jit(jax.grad(g)), lambda g: jax.grad(jax.checkpoint(g))):
+        found = way(lambda w: f.apply({"w": w}, x, 2))(f.parameters["w"])
+        wanted = x * x[::-1] + np.array([0.0, 0.0, x[3] * x[0], -x[3] * x[0]]) + 0.5
+        np.testing.assert_allclose(np.asarray(found), wanted, rtol=1e-6)

@@ -38,18 +38,25 @@ _FITS = 2**31
 
 @dataclass(frozen=True, slots=True)
 class Narrow:
-    """The nodes of a body that are of i64 and stand in 32 bits."""
+    """The nodes of a body that are of i64 and stand in 32 bits.
+
+    `counted` are those that come from a loop's counter, which JAX makes as wide as it has numbers.
+    """
 
     nodes: frozenset[Node] = frozenset()
+    counted: frozenset[Node] = frozenset()
 
 
 def narrow_nodes(order: Iterable[Node], counters: Set[Node] = frozenset()) -> Narrow:
     """Of nodes in order; `counters` are those of loops around or in the body."""
     found: set[Node] = set(counters)
+    counted: set[Node] = set(counters)
     for node in order:
         if isinstance(node.type, TensorType) and dtype_of(node) == I64 and _fits(node, found):
             found.add(node)
-    return Narrow(frozenset(found))
+            if any(x in counted for x in operands(node)):
+                counted.add(node)
+    return Narrow(frozenset(found), frozenset(counted))
 
 
 def _fits(node: Node, known: set[Node]) -> bool:
