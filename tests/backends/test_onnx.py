@@ -22,6 +22,7 @@ from core.graphs import program as drawn_program
 from linnet.core.ir import Program
 from linnet.core.passes import optimize
 from linnet.inputs import demands
+from linnet.ir import load_program
 from linnet.onnx.entry import options, ort_value, to_array
 from linnet.onnx.export import Exported, export_program
 from linnet.policy import POLICIES, Policy, tolerance
@@ -101,6 +102,18 @@ def test_every_entry_of_every_family(name: str, policy: Policy) -> None:
     program = family(name, policy)
     for entry in program.entries:
         compare(program, entry, policy, tolerance(policy, "f32"), run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_every_entry_in_16_bits(dtype: str) -> None:
+    program = load_program(FAMILIES / "llama")
+    sizes: dict[str, int | str] = {"Vocab": 12, "H": 8, "Heads": 4, "KvHeads": 2, "Inner": 10}
+    sizes |= {"Layers": 2, "Batch": 3, "MaxSeq": 16, "T": dtype}
+    for policy in ("exact", "fast"):
+        made = program.lower(program.example(sizes), numerics=policy)
+        for entry in made.entries:
+            compare(made, entry, policy, 4 * tolerance(policy, dtype), run)
 
 
 @pytest.mark.slow
