@@ -22,7 +22,8 @@ from core.graphs import program as drawn_program
 from linnet.core.ir import Program
 from linnet.core.passes import optimize
 from linnet.inputs import demands
-from linnet.onnx.entry import options, ort_value, to_array
+from linnet.ir import load_program
+from linnet.onnx.entry import INEXACT, options, ort_value, to_array
 from linnet.onnx.export import Exported, export_program
 from linnet.policy import POLICIES, Policy, tolerance
 from linnet.reference import evaluate_function
@@ -35,7 +36,10 @@ from .test_emitted import PROGRAMS
 def session(made: Exported) -> ort.InferenceSession:
     onnx.checker.check_model(made.model, full_check=True)
     return ort.InferenceSession(
-        made.model.SerializeToString(), options(), providers=["CPUExecutionProvider"]
+        made.model.SerializeToString(),
+        options(),
+        providers=["CPUExecutionProvider"],
+        disabled_optimizers=INEXACT,
     )
 
 
@@ -104,6 +108,18 @@ def test_every_entry_of_every_family(name: str, policy: Policy) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_every_entry_in_16_bits(dtype: str) -> None:
+    program = load_program(FAMILIES / "llama")
+    sizes: dict[str, int | str] = {"Vocab": 12, "H": 8, "Heads": 4, "KvHeads": 2, "Inner": 10}
+    sizes |= {"Layers": 2, "Batch": 3, "MaxSeq": 16, "T": dtype}
+    for policy in ("exact", "fast"):
+        made = program.lower(program.example(sizes), numerics=policy)
+        for entry in made.entries:
+            compare(made, entry, policy, 4 * tolerance(policy, dtype), run)
+
+
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(functions(tuple(DTYPES_OF.values())), st.data())
 def test_drawn_functions(f: Any, data: st.DataObject) -> None:
@@ -115,4 +131,4 @@ def test_drawn_functions(f: Any, data: st.DataObject) -> None:
     found = run(made, "f", sizes, "exact", given)
     wanted = evaluate_function(f, given, sizes)
     for a, b in zip(wanted, found, strict=True):
-        assert_close(np.asarray(a), b, closely(str(b.dtype)), "a result")
+        assert_close(np.asarray(a), b, closely(f"torch.{b.dtype}"), "a result")

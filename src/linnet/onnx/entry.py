@@ -29,6 +29,9 @@ from linnet.stablehlo.emit import paths_of, written_by
 from linnet.types import DType, TensorType
 from linnet.weights.arrays import DTYPES, as_array, dtype_name
 
+# Rewrites of the runtime that change results: `x + 0.0` is not x where x is -0.0.
+INEXACT = ["NoopElimination"]
+
 Array = np.ndarray[Any, Any]
 Values = Mapping[str, ort.OrtValue]
 Providers = Sequence[str | tuple[str, Mapping[str, Any]]]
@@ -116,6 +119,7 @@ class _Session:
                 made.model.SerializeToString(),
                 options(entry.threads),
                 providers=list(entry.providers),
+                disabled_optimizers=INEXACT,
             )
         except Exception as error:  # the runtime has an exception class for each of its statuses
             raise LinnetError(f"{entry.name}: ONNX Runtime refuses the model: {error}") from error

@@ -77,7 +77,7 @@ class Exported:
             _write(data, chunks)
             _write(target, [model.SerializeToString()])
         except OSError as error:
-            raise PlanError(f"cannot write {error.filename or target}: {error.strerror}") from error
+            raise PlanError(f"cannot write {target}: {error.strerror}") from error
 
 
 def export_model(
@@ -188,14 +188,12 @@ def export_program(
         props[f"linnet.next_state.{port.name}"] = path
     for number, fact in enumerate(function.facts):
         props[f"linnet.where.{number}"] = str(fact)
-    given = [] if weights is not None else ports["param"]
-    inputs = [*ports["value"], *given, *ports["state"], *ports["size"]]
+    inputs = [*ports["value"], *ports["param"], *ports["state"], *ports["size"]]
     graph = helper.make_graph(
         written.nodes,
         words(function.name) or "main",
         [_info(port) for port in inputs],
         [_info(port) for port in outputs],
-        initializers,
         doc_string=function.docs or None,
     )
     model = helper.make_model(
@@ -209,6 +207,10 @@ def export_program(
     helper.set_model_props(model, props)
     if inline:
         model = onnx.inliner.inline_local_functions(model)
+    if weights is not None:  # last: what copies a model need not copy them
+        first = len(ports["value"])
+        del model.graph.input[first : first + len(initializers)]
+        model.graph.initializer.extend(initializers)
     taken = (*ports["value"], *ports["state"], *ports["size"])
     return Exported(model, taken, tuple(outputs), tuple(ports["param"]))
 
@@ -227,20 +229,21 @@ def _info(port: Port) -> Any:
 
 
 def _apart(weights: Iterable[TensorProto], file: str) -> tuple[list[TensorProto], list[bytes]]:
-    """Each weight as its place in the file, and the file's bytes."""
+    """Each weight as its place in the file, and the file's bytes: those of equal ones once."""
     told: list[TensorProto] = []
+    places: dict[bytes, int] = {}
     chunks: list[bytes] = []
     at = 0
     for tensor in weights:
-        chunks.append(b"\0" * (-at % ALIGNMENT))
-        at += len(chunks[-1])
+        data = tensor.raw_data
+        if data not in places:
+            chunks += [b"\0" * (-at % ALIGNMENT), data]
+            places[data] = at + len(chunks[-2])
+            at = places[data] + len(data)
         place = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
         place.data_location = TensorProto.EXTERNAL
-        count = len(tensor.raw_data)
-        for key, value in (("location", file), ("offset", at), ("length", count)):
+        for key, value in (("location", file), ("offset", places[data]), ("length", len(data))):
             place.external_data.add(key=key, value=str(value))
-        chunks.append(tensor.raw_data)
-        at += count
         told.append(place)
     return told, chunks
 

@@ -83,14 +83,20 @@ def _inside(w: Writer, x: str, extent: str) -> str:
     return w.op("And", w.op("GreaterOrEqual", x, w.number(0, I64)), w.op("Less", x, extent))
 
 
+def _which(w: Writer, kept: str) -> str:
+    """The positions of what is true. (The operator Compress knows no bf16.)"""
+    return w.op("Reshape", w.op("NonZero", kept), w.integers([-1]))
+
+
 def _write_slots(p: Place, call: Call) -> str:
     """Rows that are there are taken, written and put back."""
     cache, value, slots, at = call.inputs
     w, sizes = p.writer, p.sizes
     rows = w.to(p.name(slots), I32, I64)
     kept = _inside(w, rows, sizes.scalar(shape_of(cache)[0]))
-    rows = w.op("Compress", rows, kept, axis=0)
-    new = w.op("Compress", p.name(value), kept, axis=0)
+    kept = _which(w, kept)
+    rows = w.op("Gather", rows, kept)
+    new = w.op("Gather", p.name(value), kept)
     old = w.op("Gather", p.name(cache), rows, axis=0)
     written = _spanned(p, call, old, new, p.name(at))
     index = w.op("Unsqueeze", rows, w.integers([1]))
@@ -104,12 +110,13 @@ def _write_tokens(p: Place, call: Call) -> str:
     b, h, s, d = shape_of(cache)
     row, place = (w.to(p.name(x), I32, I64) for x in (rows, at))
     kept = w.op("And", _inside(w, row, sizes.scalar(b)), _inside(w, place, sizes.scalar(s)))
-    row, place = (w.op("Compress", x, kept, axis=0) for x in (row, place))
+    kept = _which(w, kept)
+    row, place = (w.op("Gather", x, kept) for x in (row, place))
     heads = w.op("Unsqueeze", arrays.iota(w, sizes, h, I64), w.integers([1]))
     # (row * H + head) * S + place, for each head and token.
     first = w.op("Add", w.op("Mul", row, sizes.one(h)), heads)
     index = w.op("Add", w.op("Mul", first, sizes.one(s)), place)
-    new = w.op("Compress", p.name(value), kept, axis=2)
+    new = w.op("Gather", p.name(value), kept, axis=2)
     flat = arrays.reshaped(w, sizes, p.name(cache), [b * h * s, d])
     own = w.op("Squeeze", new, w.integers([0]))
     written = w.op("ScatterND", flat, w.op("Unsqueeze", index, w.integers([2])), own)
