@@ -266,6 +266,14 @@ def test_a_free_function(tmp_path: Path) -> None:
     assert float(jax.grad(lambda x: twice(x).sum())(jax.numpy.ones(2))[0]) == 2.0
     assert twice.inputs == (("x", "Tensor[N; f32]"),) and "return x + x" in twice.generated_source()
     assert int(load_function(file, "count")(3, N=4)) == 7
+    count = load_function(file, "count")
+    assert int(count(x=3, N=4)) == int(count(3, generics={"N": 4})) == 7
+    with pytest.raises(PlanError, match="twice has no dtype generic Q; there is T"):
+        load_function(file, "twice", dtypes={"T": "f32", "Q": "f32"})
+    with pytest.raises(PlanError, match="count has no optional parameter x; there is none"):
+        load_function(file, "count", absent="x")
+    with pytest.raises(PlanError, match="count has no pack S; there is none"):
+        load_function(file, "count", ranks={"S": 1})
     with pytest.raises(PlanError, match="free has 2 functions"):
         load_function(file)
     with pytest.raises(PlanError, match="there is no option colour; there are absent, dtypes"):

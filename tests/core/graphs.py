@@ -144,8 +144,12 @@ def _step(draw: st.DrawFn, b: Builder, pool: list[Node], sums: bool) -> Node | N
         case "binary":
             return _binary(draw, b, x, pool)
         case "constant":
-            value = draw(st.sampled_from([0, 1, 2])) if numeric else draw(st.booleans())
+            wide = [2**31, -(2**33)] if dtype == I64 else []
+            value = draw(st.sampled_from([0, 1, 2, *wide])) if numeric else draw(st.booleans())
             constant = b.literal(value, dtype)
+            if numeric and draw(st.booleans()):  # one of both, the number as it stands
+                c = b.comparison("lt", x, constant)
+                return b.selection(c, x, constant)
             ops = ["add", "sub", "mul", "div", "min"] if numeric else ["and", "or", "xor"]
             op: Any = draw(st.sampled_from(ops))
             flip = draw(st.booleans())

@@ -316,6 +316,37 @@ def lower_function(
     return _program(lowering, module, {name: lowered.function}, Manifest(module, ()), {}, name)
 
 
+def refuse_unknown(
+    analysis: Analysis,
+    module: str,
+    name: str,
+    dtypes: Mapping[str, str] | None,
+    ranks: Mapping[str, int] | None,
+    absent: Iterable[str],
+) -> None:
+    """Raises PlanError for what `lower_function` is given that the function does not have."""
+    require_ok(analysis)
+    item = analysis.modules[module].items.get(name)
+    if not isinstance(item, tree.Fn):
+        raise PlanError(f"{module} has no function {name}")
+    own = [g.name.text for g in item.generics if not g.pack and g.kind.text != "Dim"]
+    packs = [g.name.text for g in item.generics if g.pack]
+    params = analysis.signatures[item].params
+    optional = [param for param, type in params if isinstance(type, OptionalType)]
+    for given, known, what in (
+        (dtypes or {}, own, "dtype generic"),
+        (ranks or {}, packs, "pack"),
+        (absent, optional, "optional parameter"),
+    ):
+        for one in given:
+            if one not in known:
+                listed = ", ".join(known) or "none"
+                raise PlanError(f"{name} has no {what} {one}; there is {listed}")
+    for pack, count in (ranks or {}).items():
+        if not isinstance(count, int) or count < 0:
+            raise PlanError(f"{name}: *{pack} has a number of axes from 0, not {count!r}")
+
+
 def _free_generic(
     fn: str, g: tree.GenericParam, dtypes: Mapping[str, str], ranks: Mapping[str, int]
 ) -> GenericValue:

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from linnet.check import check
 from linnet.check.analysis import Analysis
 from linnet.core.ir import Program, stands_for
-from linnet.core.lower import lower_function
+from linnet.core.lower import lower_function, refuse_unknown
 from linnet.core.passes import optimize as run_passes
 from linnet.diagnostics import PlanError
 from linnet.inputs import find_entry, in_order, leaf_paths
@@ -136,6 +136,8 @@ def load_function(
             listed = ", ".join(names) or "none"
             raise PlanError(f"{module.name} has {len(names)} functions ({listed}): name one")
         name = names[0]
+    absent = [absent] if isinstance(absent, str) else list(absent)
+    refuse_unknown(analysis, module.name, name, dtypes, ranks, absent)
     program = lower_function(analysis, module.name, name, dtypes=dtypes, ranks=ranks, absent=absent)
     return Function(SourceFunction(run_passes(program, policy), name, policy, {}), name)
 
@@ -404,9 +406,9 @@ class SourceFunction(LinnetFunction):
 
 
 class Function:
-    """A free function of a program, called with arrays or plain values.
+    """A free function of a program, called with arrays or plain values, in order or by name.
 
-    Sizes that no input's shape says are named: `f(x, Steps=8)`.
+    Sizes that no input's shape says are named: `f(x, Steps=8)`, or `f(x, generics={"Steps": 8})`.
     """
 
     def __init__(self, run: SourceFunction, name: str) -> None:
@@ -420,10 +422,14 @@ class Function:
         """The name and the type of each input."""
         return tuple((n, str(type)) for n, type in self._run.program.entries[self.name].takes)
 
-    def __call__(self, *inputs: object, **generics: int) -> Any:
-        if isinstance(generics.get("generics"), Mapping):
-            raise PlanError(f"sizes are named in a call of a function: {self.name}(..., N=8)")
-        return self._run(*inputs, generics=generics)
+    def __call__(self, *inputs: object, **named: Any) -> Any:
+        entry = self._run._entry
+        own = {name: named.pop(name) for name, _ in entry.function.takes if name in named}
+        if isinstance(named.get("generics"), Mapping):
+            named |= named.pop("generics")
+        given = in_order(entry.function, inputs, own, self.name)
+        results, _ = entry.run(given, named, {}, {})
+        return results
 
     def generated_source(self) -> str:
         """The Python module that runs."""
