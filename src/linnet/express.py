@@ -23,6 +23,7 @@ from linnet.core.ir import (
     Size,
     Slice,
 )
+from linnet.core.scalars import wrap
 from linnet.dims import Dim, Facts, Relation, proves
 from linnet.emit import Ex, infix, number_text, subscript
 from linnet.types import F32, F64, I32, I64, DType
@@ -146,6 +147,8 @@ class Expressions:
             self.constants[node] = value
             return number_text(value, dtype_of(node))
         match node:
+            case Size(dim, dtype) if dim.constant is not None and dtype.is_integer:
+                return number_text(wrap(dim.constant, dtype), dtype)
             case Size(dim, dtype) if dtype in (I32, I64, F32, F64):
                 return self.dim(dim)
             case Cast(x, dtype) if x in self.numbers and dtype in (I32, I64, F32, F64):

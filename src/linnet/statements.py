@@ -150,7 +150,10 @@ class Statements(Expressions):
             later = [t for _, t in lines[at[0] + 1 :]] + [t for _, t in others] if at else []
             if len(at) != 1 or any(old.search(t) for t in later):
                 continue
-            for k in range(at[0], len(lines)):
+            targets, equals, value = lines[at[0]][1].partition(" = ")
+            # The value may read what had the name before.
+            lines[at[0]] = (lines[at[0]][0], new.sub(name, targets) + equals + value)
+            for k in range(at[0] + 1, len(lines)):
                 lines[k] = (lines[k][0], new.sub(name, lines[k][1]))
             lines[at[0] :] = [line for line in lines[at[0] :] if line[1] != f"{name} = {name}"]
             steps = [(n, new.sub(name, t)) for n, t in others]

@@ -88,6 +88,7 @@ class Scope(Expressions, Statements):
         super().__init__(lambda d: dim_text(d, writer.size), facts)
         self.writer = writer
         self.module = writer.module
+        self.large = writer.module.large
         self.names = writer.names
         self.body = body
         self.lines = lines
@@ -105,7 +106,8 @@ class Scope(Expressions, Statements):
         order = ordered(self.body.results)
         self.ahead = worked_out_ahead(order)
         self.writer.wide |= meets_wide(order, self.values, self.ahead)
-        self.narrow = narrow_nodes((n for n in order if n not in self.ahead), self.counters)
+        if not self.large:
+            self.narrow = narrow_nodes((n for n in order if n not in self.ahead), self.counters)
         self.uses = count_uses(order, self.values)
         self.last_user = {x: node for node in order for x in operands(node)}
         self.last_user.update(dict.fromkeys(self.values, None))
@@ -425,6 +427,9 @@ class Scope(Expressions, Statements):
             lists[i] = self.names.fresh((outcome.hint if outcome else "") or wish)
             self.lines.add(f"{lists[i]} = []")
         blocks, walked, states = self._walked(node, element)
+        for param, x in zip(node.body.params[1 + b :], node.fixed, strict=True):
+            if param.kind in ("value", "state"):  # has its name before the first turn
+                self.settled(x)
         start = len(self.lines.items)
         self.lines.add("for")
         self._turn(node, node.body, element, Ex(number), variables, lists, states, start)

@@ -8,7 +8,7 @@ results. What is called for each layer is jitted: JAX traces it once.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from linnet.backends import Kernel, calls_in, choose
@@ -18,6 +18,7 @@ from linnet.dims import Facts
 from linnet.emit import Ex, Lines, Names, fit
 from linnet.jax.body import Scope, function_name, member_path
 from linnet.jax.kernels import KERNELS, SPLIT_KERNELS
+from linnet.jax.narrow import beyond
 from linnet.policy import Policy
 from linnet.signature import accepting, docstring, read_sizes
 
@@ -58,10 +59,15 @@ def generate(
     policy: Policy = "fast",
     entries: Iterable[str] | None = None,
     axis: str | None = None,
+    sizes: Mapping[str, int] | None = None,
 ) -> Generated:
-    """The source, and how to call it; `axis` of a mesh has the shards that it is one of."""
+    """The source, and how to call it; `axis` of a mesh has the shards that it is one of.
+
+    It is for sizes below 2^31, or for the entries' `sizes` where these are larger.
+    """
     chosen = list(program.entries) if entries is None else list(entries)
-    module = ModuleWriter(policy, axis is not None)
+    large = any(beyond(program.entries[name], sizes or {}) for name in chosen)
+    module = ModuleWriter(policy, axis is not None, large)
     for name in chosen:
         module.reserve(program.entries[name], name)
     written = {name: module.write(program.entries[name]) for name in chosen}
@@ -86,8 +92,9 @@ def generate(
 class ModuleWriter:
     """The functions of one generated module, callees first."""
 
-    def __init__(self, policy: Policy, split: bool = False) -> None:
+    def __init__(self, policy: Policy, split: bool, large: bool) -> None:
         self.policy = policy
+        self.large = large  # sizes are of 64 bits
         self.kernels = SPLIT_KERNELS if split else KERNELS
         self.names = Names(set(_MODULE_NAMES))
         self.blocks: list[str] = []
@@ -126,7 +133,7 @@ class ModuleWriter:
         name = self._reserved.get(function) or self.names.fresh(wish)
         lines = [*([layer] if layer else []), *fit(f"def {name}({head}):", 0), body]
         self.blocks.append("\n".join(lines))
-        wide = wide or writer.wide or _WIDE.search(body) is not None
+        wide = wide or self.large or writer.wide or _WIDE.search(body) is not None
         written = Written(name, writer.takes_self, writer.dims, writer.numbers, wide)
         self._by_text[wish, layer + head + body] = written
         return written

@@ -69,6 +69,7 @@ class Expressions(express.Expressions):
 
     narrow: Narrow = Narrow()
     ahead: Set[Node] = frozenset()  # worked out by NumPy
+    large: bool = False  # sizes may not fit 32 bits
 
     # ------------------------------------------------------------ operands
 
@@ -109,6 +110,11 @@ class Expressions(express.Expressions):
         ).item()
         return value
 
+    def number(self, node: Node) -> Ex | None:
+        # A large size is cut off to 32 bits by an array.
+        sized = isinstance(node, (Size, Cast)) and node not in self.constants
+        return None if self.large and sized and dtype_of(node) == I32 else super().number(node)
+
     def full(self, node: Node) -> Ex:
         """The node as an array of exactly its shape and dtype."""
         text = super().full(node)
@@ -127,8 +133,11 @@ class Expressions(express.Expressions):
         match node:
             case Iota(extent, dtype):
                 return self._iota(node, extent, dtype)
-            case Size(dim, dtype):
+            case Size(dim, dtype) if dtype.is_float:
                 return self.scalar(self.dim(dim), dtype)
+            case Size(dim, dtype):  # it may not fit
+                own = I64 if self.large else I32
+                return self.cast(node, self.scalar(self.dim(dim), own), own, dtype)
             case Unary("neg", x):
                 return prefix("-", self.full(x))
             case Unary("not", x):

@@ -56,9 +56,9 @@ def saturated(x: Any, dtype: Any) -> Any:
 
 
 def _position(index: Array, extent: int) -> Array:
-    """Clamped to the axis, and in 32 bits: JAX's gradients know no wider ones."""
+    """Clamped to the axis, and in 32 bits where they fit: JAX's gradients know no wider ones."""
     top = min(extent - 1, int(np.iinfo(index.dtype).max))
-    return jnp.clip(index, 0, top).astype(jnp.int32)
+    return jnp.clip(index, 0, top).astype(jnp.int32 if top < 2**31 else jnp.int64)
 
 
 def take(x: Array, index: Array, axis: int) -> Array:

@@ -1,21 +1,26 @@
 """Which integers of 64 bits are kept in 32: those that provably fit.
 
-An axis has fewer than 2^31 positions, so what counts them fits; so does what was 32 bits wide. What
-else is computed in 64 bits asks JAX for them (`jax.enable_x64`), in the call of that entry only.
+What was 32 bits wide fits, and so does what counts positions, since sizes are below 2^31: what runs
+with others is generated for them, and keeps nothing (`beyond`). What else is computed in 64 bits
+asks JAX for them (`jax.enable_x64`), in the call of that entry only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
+from functools import lru_cache
 
 from linnet.core.derive import dtype_of, shape_of
 from linnet.core.ir import (
     Binary,
+    Call,
     Cast,
     Compare,
     Concat,
     Expand,
+    For,
+    Function,
     Gather,
     Iota,
     Literal,
@@ -27,8 +32,10 @@ from linnet.core.ir import (
     Size,
     Slice,
     Unary,
+    functions_of,
     operands,
 )
+from linnet.core.rewrite import nodes_of
 from linnet.core.scalars import holds_all
 from linnet.dims import Dim
 from linnet.types import F64, I32, I64, U64, TensorType
@@ -45,6 +52,34 @@ class Narrow:
 
     nodes: frozenset[Node] = frozenset()
     counted: frozenset[Node] = frozenset()
+
+
+def beyond(function: Function, sizes: Mapping[str, int]) -> bool:
+    """Whether a size does not fit 32 bits in a call with these, as far as they are known."""
+    return any(
+        dim.names() <= sizes.keys() and dim.evaluate(sizes) >= _FITS for dim in _counted(function)
+    )
+
+
+@lru_cache(maxsize=2048)
+def _counted(function: Function) -> frozenset[Dim]:
+    """The sizes that the function computes with, through its calls, in its names."""
+    found: set[Dim] = set()
+    for node in nodes_of(function):
+        match node:
+            case Size(dim):
+                found.add(dim)
+            case For(start=start, stop=stop):
+                found |= {start, stop}
+            case Call(inner, dims=dims):
+                bound = dict(zip(inner.dims, dims, strict=True))
+                found.update(dim.substitute(bound) for dim in _counted(inner))
+                continue
+            case _ if isinstance(node.type, TensorType):
+                found.update(shape_of(node))
+        for body in functions_of(node):
+            found |= _counted(body)
+    return frozenset(d for d in found if d.constant is None or d.constant >= _FITS)
 
 
 def narrow_nodes(order: Iterable[Node], counters: Set[Node] = frozenset()) -> Narrow:

@@ -120,12 +120,13 @@ def _reduced(
 
 
 def _is_of_floats(w: Body, call: Call) -> bool:
-    """Floats that f32 holds, and something to see."""
+    """Floats that f32 holds, and something to see, which is counted in 32 bits."""
     if not _has_sizes(w, call):
         return False
     query, key, *_ = call.inputs
     floats = all(dtype_of(x) in (F32, *_NARROW) for x in (query, key))
-    return floats and all(_sizes(w, query)) and all(_sizes(w, key))
+    sizes = [*_sizes(w, query), *_sizes(w, key)]
+    return floats and all(0 < size <= 2**30 for size in sizes)
 
 
 def _write_span_attention(w: Body, call: Call) -> str:

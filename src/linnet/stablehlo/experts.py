@@ -28,12 +28,16 @@ MADE = {"std.quant::dequantize_mxfp4": "Experts"}
 
 
 def accepts(w: Body, call: Call) -> bool:
-    """Whether all sizes are numbers, none of them 0, and rows leave experts out."""
+    """Whether all sizes are numbers, none of them 0, and rows leave experts out.
+
+    Rows are counted in 32 bits.
+    """
     shapes = [size for x in call.inputs for size in w.shape_of(x)]
     if not all(isinstance(size, int) and size for size in shapes):
         return False
-    (_, each), (count, _, _) = w.shape_of(call.inputs[2]), w.shape_of(call.inputs[1])
-    return isinstance(each, int) and isinstance(count, int) and 2 * each <= count
+    (rows, each), (count, _, _) = w.shape_of(call.inputs[2]), w.shape_of(call.inputs[1])
+    assert isinstance(rows, int) and isinstance(each, int) and isinstance(count, int)
+    return 2 * each <= count and rows * each + LARGEST * count < 2**31
 
 
 def made_by(w: Body, call: Call) -> Call | None:
