@@ -182,7 +182,7 @@ def _atom_text(atom: Atom, name: Callable[[str], str]) -> Ex:
 
 # ---------------------------------------------------------------- names
 
-_TAKEN = frozenset(keyword.kwlist) | frozenset(keyword.softkwlist) | frozenset(dir(builtins))
+_TAKEN = frozenset([*keyword.kwlist, *keyword.softkwlist, *dir(builtins), "__builtins__"])
 
 
 def identifier(text: str) -> str:

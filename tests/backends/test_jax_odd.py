@@ -13,7 +13,6 @@ import pytest
 
 from backends.common import assert_close, flat, lowered
 from backends.test_stablehlo import FAMILIES, family
-from backends.test_state_drawn import Drawn
 from linnet.core.ir import Program
 from linnet.core.passes import optimize
 from linnet.policy import Policy
@@ -22,29 +21,63 @@ from linnet.reference import evaluate
 pytestmark = pytest.mark.slow  # importing JAX alone takes a second
 
 Calls = Sequence[tuple[str, Sequence[object]]]
+WAYS = ("source", "stablehlo", "nnx")
 ENDS: list[tuple[Policy, bool]] = [("exact", False), ("exact", True), ("fast", True)]
 
 
-def agree(program: Program, calls: Calls, weights: Mapping[str, np.ndarray], near: float) -> None:
+def agree(
+    program: Program,
+    calls: Calls,
+    weights: Mapping[str, np.ndarray],
+    near: float,
+    ways: Sequence[str] = WAYS,
+    ends: Sequence[tuple[Policy, bool]] = ENDS,
+) -> None:
     """The calls, one after another, give what the reference gives: results and state."""
     import jax
 
     from linnet.jax.entry import Entry, Source, zeros
 
-    for policy, passes in ENDS:
+    for policy, passes in ends:
         made = optimize(program, policy) if passes else program
-        source = Source(made, policy)
-        entries = {name: Entry(made, name, policy, source) for name in made.entries}
-        types = {path: type for entry in entries.values() for path, type in entry.states.items()}
-        state: Any = zeros(types)
-        held: dict[str, Any] = {path: np.array(x) for path, x in state.items()}
-        for name, inputs in calls:
-            wanted = flat(evaluate(made, name, inputs, weights, held))
-            results, state = entries[name].run(inputs, None, weights, state)
-            for a, b in zip(wanted, jax.tree.leaves(results), strict=True):
-                assert_close(np.asarray(a), np.asarray(b), near, f"{name} {policy} {passes}")
-            for path, array in state.items():
-                assert_close(held[path], np.asarray(array), near, f"{path} after {name}")
+        for way in ways:
+            source = None if way == "stablehlo" else Source(made, policy)
+            entries = {name: Entry(made, name, policy, source) for name in made.entries}
+            types = {path: type for e in entries.values() for path, type in e.states.items()}
+            state: Any = zeros(types)
+            held: dict[str, Any] = {path: np.array(x) for path, x in state.items()}
+            for name, inputs in calls:
+                wanted = flat(evaluate(made, name, inputs, weights, held))
+                if way == "nnx":
+                    results, state = as_module(made, name, policy, inputs, weights, state)
+                else:
+                    results, state = entries[name].run(inputs, None, weights, state)
+                what = f"{name} {policy} {passes} {way}"
+                for a, b in zip(wanted, jax.tree.leaves(results), strict=True):
+                    assert_close(np.asarray(a), np.asarray(b), near, what)
+                for path, array in state.items():
+                    assert_close(held[path], np.asarray(array), near, f"{path} after {what}")
+
+
+def as_module(
+    program: Program,
+    name: str,
+    policy: Policy,
+    inputs: Sequence[object],
+    weights: Mapping[str, Any],
+    state: Mapping[str, Any],
+) -> tuple[Any, dict[str, Any]]:
+    """The results of the entry as an NNX module with this state, and the new one."""
+    from linnet.jax.nnx import _at, module_of
+    from linnet.jax.runtime import SourceFunction
+
+    read = SourceFunction(program, name, policy, {}).parameter_paths
+    function = SourceFunction(program, name, policy, {path: weights[path] for path in read})
+    module = module_of(function)
+    for path in function.state_paths:
+        _at(module, path).set_value(state[path])
+    results = module(*inputs)
+    return results, {**state, **{p: _at(module, p).get_value() for p in function.state_paths}}
 
 
 # ---------------------------------------------------------------- state
@@ -97,17 +130,6 @@ READ_BEFORE = {
 def test_a_branch_reads_the_state_before_a_call_writes_it(name: str) -> None:
     calls = [("main", [np.float32(x)]) for x in (0.5, -0.5, 1.5)]
     agree(lowered(CELL + READ_BEFORE[name]), calls, {}, 2e-5)
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_drawn_state(seed: int) -> None:
-    """Loops, branches and methods around state, as PyTorch has them in `test_state_drawn`."""
-    text = Drawn(seed, flat=seed % 2 == 0).text()
-    calls = [("main", [np.float32(x)]) for x in (0.75, -0.5, 0.25)]
-    try:
-        agree(lowered(text), calls, {}, 2e-5)
-    except Exception as error:
-        raise AssertionError(f"seed {seed}:\n{text}") from error
 
 
 ARRAYS = """module main

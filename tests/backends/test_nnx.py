@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import linnet.torch
-from backends.common import assert_close, flat
+from backends.common import assert_close, flat, lowered
 from backends.test_stablehlo import family, given_for, sizes_of
 from linnet.diagnostics import PlanError
 from linnet.policy import POLICIES, tolerance
@@ -182,3 +182,52 @@ def test_states_of_64_bits_and_what_is_no_variable(tmp_path: Path) -> None:
     del model.w
     with pytest.raises(PlanError, match=r"w is gone, expected an nnx.Variable"):
         model(x)
+
+
+def test_members_called_like_what_modules_have() -> None:
+    """`train`, `_entry`, `__class__`: another name in the module, the path as it is."""
+    from flax import nnx
+
+    from linnet.jax.nnx import LinnetNNX, module_of
+    from linnet.jax.runtime import SourceFunction
+
+    names = sorted({*dir(LinnetNNX()), "_entry", "_entry_", "train_", "__len__", "__private"})
+    params = "\n".join(f"    param {name}: Tensor[2; f32]" for name in names)
+    inner = "\n".join(f"    sub {name}: Cell" for name in names)
+    total = " + ".join(f"{name} * {i}.0" for i, name in enumerate(names))
+    calls = " + ".join(f"{name}.up(x)" for name in names)
+    cell = """block Cell {
+    state s: Tensor[2; f32]
+    pub fn up(x: Tensor[2; f32]) -> Tensor[2; f32] {
+        s = s + x
+        return s
+    }
+}"""
+    text = f"""module main
+{cell}
+block Held {{
+{params}
+    pub fn total(x: Tensor[2; f32]) -> Tensor[2; f32] {{ return x * ({total}) }}
+}}
+pub block Root {{
+    sub train: Held
+{inner.replace("    sub train: Cell", "    sub _object__state_2: Cell")}
+    pub entry main(x: Tensor[2; f32]) -> Tensor[2; f32] {{
+        return train.total(x) + {calls.replace("train.up(x)", "_object__state_2.up(x)")}
+    }}
+}}
+"""
+    program = lowered(text)
+    weights = {f"train.{n}": np.array([i, 1], np.float32) for i, n in enumerate(names)}
+    x = np.array([1, 2], np.float32)
+    model = module_of(SourceFunction(program, "main", "exact", weights))
+    state: dict[str, Any] = {}
+    for _ in range(2):
+        wanted = evaluate(program, "main", [x], weights, state)
+        assert_close(np.asarray(wanted), np.asarray(model(x)), 1e-6, "a call")
+    assert model.train_.train_.shape == (2,) and callable(model.train)
+    model.eval()
+    again = nnx.merge(*nnx.split(model))
+    again.reset_state()
+    first = evaluate(program, "main", [x], weights, {})
+    assert_close(np.asarray(first), np.asarray(nnx.jit(lambda m: m(x))(again)), 1e-6, "merged")

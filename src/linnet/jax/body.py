@@ -39,6 +39,7 @@ from linnet.dims import Facts, Relation, proves
 from linnet.emit import Ex, Lines, bundle, call, count_uses, dim_text, ordered, snake_case
 from linnet.jax.express import Expressions
 from linnet.jax.narrow import meets_wide, narrow_nodes, worked_out_ahead
+from linnet.jax.tree import attribute
 from linnet.statements import INLINE, Statements
 
 if TYPE_CHECKING:
@@ -48,14 +49,14 @@ if TYPE_CHECKING:
 def member_path(base: str, param: Param) -> str:
     """A member as an attribute of `base`; `.*` stands for the positions of an array."""
     out = base
-    for part in param.name.split("."):
+    for part in map(attribute, param.name.split(".")):
         out = f'getattr({out}, "{part}")' if keyword.iskeyword(part) else f"{out}.{part}"
     return out
 
 
 def base_of(text: str, path: str) -> str:
     """What the member at this path hangs on, of the member's text."""
-    for part in reversed(path.split(".")):
+    for part in reversed([*map(attribute, path.split("."))]):
         end = f', "{part}")'
         if text.endswith(f".{part}"):
             text = text.removesuffix(f".{part}")

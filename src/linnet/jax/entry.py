@@ -26,8 +26,8 @@ from linnet.inputs import (
     structured,
 )
 from linnet.jax.emit import Written, generate
-from linnet.jax.narrow import beyond
 from linnet.jax.exported import aval, callable_of, is_wide, wide
+from linnet.jax.narrow import beyond
 from linnet.jax.sharding import Spread
 from linnet.jax.tree import nested, tree_of
 from linnet.policy import Policy, allows
@@ -54,9 +54,7 @@ class Source:
         """The source of these entries, or of all."""
         return generate(self.program, self.policy, entries or None, self.axis).text
 
-    def entry(
-        self, name: str, sizes: Mapping[str, int]
-    ) -> tuple[Written, Callable[..., Any]]:
+    def entry(self, name: str, sizes: Mapping[str, int]) -> tuple[Written, Callable[..., Any]]:
         """How the entry's function is called for these sizes, and the function."""
         key = name, beyond(self.program.entries[name], sizes)
         if key not in self._known:

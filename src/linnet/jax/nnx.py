@@ -17,6 +17,7 @@ from linnet.check.analysis import Analysis
 from linnet.check.blocks import instance_of
 from linnet.diagnostics import PlanError
 from linnet.inputs import in_order
+from linnet.jax import tree as tree_
 from linnet.jax.entry import Entry, checked
 from linnet.jax.exported import is_wide, wide
 from linnet.jax.runtime import LinnetFunction, SourceFunction, read_one
@@ -133,6 +134,14 @@ def module_of(function: LinnetFunction, blocks: Mapping[str, str] | None = None)
     return module
 
 
+_TAKEN = {name.rstrip("_") for name in (*dir(LinnetNNX()), "_entry")}
+
+
+def attribute(member: str) -> str:
+    """The member's name in its module: with `_` after it where modules have another use for it."""
+    return f"{member}_" if member.rstrip("_") in _TAKEN else tree_.attribute(member)
+
+
 def _block(
     members: Mapping[str, Any],
     path: str,
@@ -155,21 +164,24 @@ def _block(
             title = "".join(word.title() for word in part.split("_"))
             kind = blocks.get(inner, title if not part.isdecimal() else name)
             member = _block(member, inner, blocks, Block, kind)
-        setattr(made, part, member)
+        setattr(made, attribute(part), member)
     return made
 
 
 def _at(module: Any, path: str) -> nnx.Variable[Any]:
+    place = ""
     for part in path.split("."):
         if part.isdecimal():
+            place += f"[{part}]"
             module = module[int(part)]
         else:
-            module = getattr(module, part, None)
+            place += f".{attribute(part)}"
+            module = getattr(module, attribute(part), None)
     if not isinstance(module, nnx.Variable):
         found = "gone" if module is None else f"a {type(module).__name__}"
         raise PlanError(
             f"{path} is {found}, expected an nnx.Variable: "
-            f"set a new value with `module.{path}[...] = array`"
+            f"set a new value with `module{place}[...] = array`"
         )
     return module
 

@@ -20,6 +20,11 @@ class Block:
         return f"Block({', '.join(self.__dict__)})"
 
 
+def attribute(member: str) -> str:
+    """The member's name in its block: with `_` after it where Python has a use for such names."""
+    return f"{member}_" if member.startswith("__") else member
+
+
 def _flat(block: Block) -> tuple[list[tuple[Any, Any]], tuple[str, ...]]:
     names = tuple(block.__dict__)
     return [(jax.tree_util.GetAttrKey(name), block.__dict__[name]) for name in names], names
@@ -69,7 +74,7 @@ def _blocks(members: Mapping[str, Any]) -> Block | list[Any]:
         # A position that nothing is read of has no members, and still counts.
         found = {int(name): member for name, member in inner.items()}
         return [found.get(i, Block({})) for i in range(max(found) + 1)]
-    return Block(inner)
+    return Block({attribute(name): member for name, member in inner.items()})
 
 
 def nested(of: ValueType, arrays: Iterable[Any]) -> Any:
