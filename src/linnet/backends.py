@@ -9,7 +9,7 @@ from types import ModuleType
 
 from linnet.core.derive import dtype_of
 from linnet.core.ir import Call, Function, Program, functions_of
-from linnet.diagnostics import PlanError
+from linnet.diagnostics import installing
 from linnet.emit import ordered
 from linnet.policy import Policy, allows
 from linnet.types import DType
@@ -24,16 +24,9 @@ class Backend:
     extra: str  # the optional dependencies that it needs
 
     def load(self) -> ModuleType:
-        """The backend's module; a PlanError says what to install where its framework is missing."""
-        try:
+        """The backend's module; NotInstalledError where its framework is missing."""
+        with installing(self.module.removesuffix(".emit"), self.extra):
             return import_module(self.module)
-        except ModuleNotFoundError as error:
-            if error.name is None or error.name.split(".")[0] == "linnet":
-                raise
-            raise PlanError(
-                f"{self.module.removesuffix('.emit')} needs {error.name}, which is not installed: "
-                f"pip install 'linnet[{self.extra}]'"
-            ) from error
 
 
 BACKENDS: dict[str, Backend] = {

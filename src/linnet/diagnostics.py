@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from linnet.source import Span
@@ -206,6 +208,24 @@ class LinnetError(Exception):
 
 class PlanError(LinnetError):
     """A program, binding or input that cannot be run as asked."""
+
+
+class NotInstalledError(PlanError, ImportError):
+    """Something is asked for that needs a package which is not there; it says what to install."""
+
+
+@contextmanager
+def installing(what: str, extras: str) -> Iterator[None]:
+    """Within, a missing package is a NotInstalledError: `what` needs it, of these extras."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        missing = (error.name or "linnet").split(".")[0]
+        if missing == "linnet":
+            raise
+        raise NotInstalledError(
+            f"{what} needs {missing}, which is not installed: pip install 'linnet[{extras}]'"
+        ) from error
 
 
 class NestError(LinnetError):

@@ -13,7 +13,7 @@ from io import TextIOWrapper
 from typing import Any, TextIO
 
 from linnet import __version__
-from linnet.diagnostics import LinnetError
+from linnet.diagnostics import LinnetError, installing
 
 # Name -> module with `add_arguments(parser)` and `run(args) -> int`, and one line of help.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -93,9 +93,17 @@ def _run(words: list[str]) -> int:
     if args.command is None:
         _parser([]).print_help(sys.stderr)
         return USAGE
-    run: Any = import_module(COMMANDS[args.command][0]).run
-    status: int = run(args)
+    with installing(f"linnet {args.command}", _extras(args)):
+        run: Any = import_module(COMMANDS[args.command][0]).run
+        status: int = run(args)
     return status
+
+
+def _extras(args: argparse.Namespace) -> str:
+    """The optional dependencies of the command line."""
+    own = {"lsp": "lsp", "serve": "serve"}.get(args.command, "nest")
+    backend = getattr(args, "backend", None)
+    return f"{backend},{own}" if backend in ("torch", "jax", "onnx") else own
 
 
 def _parser(words: list[str]) -> argparse.ArgumentParser:

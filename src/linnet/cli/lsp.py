@@ -20,13 +20,7 @@ def run(args: argparse.Namespace) -> int:
     if args.std and not Path(args.std).is_dir():
         print(f"linnet lsp: --std {args.std}: no such directory", file=sys.stderr)
         return USAGE
-    try:
-        from linnet.lsp.server import run as serve
-    except ModuleNotFoundError as e:
-        if e.name not in ("pygls", "lsprotocol"):
-            raise
-        needed = "linnet lsp needs pygls; install it: pip install 'linnet[lsp]'"
-        print(needed, file=sys.stderr)
-        return USAGE
+    from linnet.lsp.server import run as serve
+
     serve(args.std)
     return OK

@@ -209,9 +209,9 @@ def loaded(
     print(f"linnet: loading {card.name} ...", end="", file=sys.stderr, flush=True)
     started = time.perf_counter()
     try:
-        import torch
+        if args.backend == "torch" and args.threads is not None:
+            import torch
 
-        if args.threads is not None:
             torch.set_num_threads(args.threads)
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("default", UserWarning)

@@ -108,14 +108,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     _check(args)
-    try:
-        from linnet.serve.http import Limits, Server, bind
-    except ModuleNotFoundError as error:
-        raise LinnetError(
-            f"serving needs {error.name}: pip install 'linnet[torch,serve]'"
-        ) from error
     from linnet.nest.progress import TextProgress
     from linnet.nest.resolve import resolve
+    from linnet.serve.http import Limits, Server, bind
 
     listening = bind(args.host, args.port)
     with listening:

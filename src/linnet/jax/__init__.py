@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from linnet.diagnostics import installing
+
 if TYPE_CHECKING:
     from linnet.diagnostics import ExportError as ExportError
     from linnet.jax.importing import export_linnet as export_linnet
@@ -48,7 +50,9 @@ def __getattr__(name: str) -> Any:
     """A public name, imported now and kept."""
     if name not in _HOME:
         raise AttributeError(f"module 'linnet.jax' has no attribute {name!r}")
-    value = getattr(import_module(_HOME[name]), name)
+    extra = "flax" if _HOME[name] == "linnet.jax.nnx" else "jax"
+    with installing(f"linnet.jax.{name}", extra):
+        value = getattr(import_module(_HOME[name]), name)
     globals()[name] = value
     return value
 

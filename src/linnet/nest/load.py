@@ -93,15 +93,7 @@ def load(
 
 
 def _loader(backend: str) -> Callable[..., Any]:
-    """What makes the backend's models; NestError where its framework is not installed."""
+    """What makes the backend's models; NotInstalledError where its framework is not there."""
     module, name = LOADERS[backend]
-    try:
-        made: Callable[..., Any] = getattr(import_module(module), name)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] == "linnet":
-            raise
-        raise NestError(
-            f"backend {backend!r} needs {error.name}, which is not installed: "
-            f"pip install 'linnet[{module.rpartition('.')[2]}]'"
-        ) from error
+    made: Callable[..., Any] = getattr(import_module(module), name)
     return made

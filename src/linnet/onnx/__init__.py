@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from linnet.diagnostics import installing
+
 if TYPE_CHECKING:
     from linnet.onnx.export import Exported as Exported
     from linnet.onnx.export import Port as Port
@@ -25,7 +27,8 @@ def __getattr__(name: str) -> Any:
     """A public name, imported now and kept."""
     if name not in _HOME:
         raise AttributeError(f"module 'linnet.onnx' has no attribute {name!r}")
-    value = getattr(import_module(_HOME[name]), name)
+    with installing(f"linnet.onnx.{name}", "onnx"):
+        value = getattr(import_module(_HOME[name]), name)
     globals()[name] = value
     return value
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from linnet.diagnostics import installing
+
 if TYPE_CHECKING:
     from linnet.torch.causal import CausalLM as CausalLM
     from linnet.torch.kernels import KERNELS as KERNELS
@@ -40,7 +42,8 @@ def __getattr__(name: str) -> Any:
     """A public name, imported now and kept."""
     if name not in _HOME:
         raise AttributeError(f"module 'linnet.torch' has no attribute {name!r}")
-    value = getattr(import_module(_HOME[name]), name)
+    with installing(f"linnet.torch.{name}", "torch"):
+        value = getattr(import_module(_HOME[name]), name)
     globals()[name] = value
     return value
 
