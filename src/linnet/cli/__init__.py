@@ -102,8 +102,11 @@ def _run(words: list[str]) -> int:
 def _extras(args: argparse.Namespace) -> str:
     """The optional dependencies of the command line."""
     own = {"lsp": "lsp", "serve": "serve"}.get(args.command, "nest")
-    backend = getattr(args, "backend", None)
-    return f"{backend},{own}" if backend in ("torch", "jax", "onnx") else own
+    if args.command not in ("run", "chat", "serve", "embed"):
+        return own
+    backend = getattr(args, "backend", "torch")
+    # Whatever computes logits, PyTorch chooses tokens of them.
+    return f"torch,{own}" if backend == "torch" else f"torch,{backend},{own}"
 
 
 def _parser(words: list[str]) -> argparse.ArgumentParser:

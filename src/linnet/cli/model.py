@@ -179,18 +179,19 @@ def backend_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def check_backend(args: argparse.Namespace) -> None:
-    """Raises LinnetError for a backend that there is not, or that cannot do what is asked of it."""
+    """Raises LinnetError for a backend that is not there, or that cannot do what is asked of it."""
     if args.backend not in MODELS:
         raise LinnetError(f"--backend is {args.backend}; choose {', '.join(MODELS)}")
-    if args.backend == "torch":
-        return
-    if args.dtype in _STORAGES:
-        raise LinnetError(
-            f"--dtype {args.dtype} is for torch; with --backend {args.backend} weights lie whole"
-        )
-    for option in ("device_map", "max_memory"):
-        if getattr(args, option, None) is not None:
-            raise LinnetError(f"--{option.replace('_', '-')} is for torch, not {args.backend}")
+    if args.backend != "torch":
+        if args.dtype in _STORAGES:
+            other = f"with --backend {args.backend} weights lie whole"
+            raise LinnetError(f"--dtype {args.dtype} is for torch; {other}")
+        for option in ("device_map", "max_memory"):
+            if getattr(args, option, None) is not None:
+                raise LinnetError(f"--{option.replace('_', '-')} is for torch, not {args.backend}")
+    from linnet.nest.load import loader
+
+    loader(MODELS[args.backend])  # what is not installed is said before weights are fetched
 
 
 def loaded(

@@ -5,20 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from linnet.nest.cache import cache_dir
-from linnet.nest.card import Card, Links, Mirror, Weights, card_directories, find_card
-from linnet.nest.fetch import WeightFiles, fetch_weights, local_weights
-from linnet.nest.hub import (
-    HUB_REPO,
-    Published,
-    fetch_hub,
-    hub_safetensors_header,
-    local_checkpoint,
-    remote_checkpoint,
-)
-from linnet.nest.load import load
-from linnet.nest.parameters import expand_paths, format_parameters, parameter_count
-from linnet.nest.resolve import resolve
+from linnet.diagnostics import installing
 
 if TYPE_CHECKING:
     from linnet.nest.catalogue import describe as describe
@@ -28,6 +15,22 @@ if TYPE_CHECKING:
     from linnet.nest.proof import verify_loading as verify_loading
     from linnet.nest.pushing import hub_readme as hub_readme
     from linnet.nest.pushing import push as push
+
+with installing("linnet.nest", "nest"):
+    from linnet.nest.cache import cache_dir
+    from linnet.nest.card import Card, Links, Mirror, Weights, card_directories, find_card
+    from linnet.nest.fetch import WeightFiles, fetch_weights, local_weights
+    from linnet.nest.hub import (
+        HUB_REPO,
+        Published,
+        fetch_hub,
+        hub_safetensors_header,
+        local_checkpoint,
+        remote_checkpoint,
+    )
+    from linnet.nest.load import load
+    from linnet.nest.parameters import expand_paths, format_parameters, parameter_count
+    from linnet.nest.resolve import resolve
 
 # Public name -> the module that holds it, imported on first use: these need the checker.
 _HOME = {

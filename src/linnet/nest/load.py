@@ -72,7 +72,7 @@ def load(
     bound: list[Bound] = []
     if proof is not None:
         options["on_bound"] = bound.extend
-    model = _loader(backend)(
+    model = loader(backend)(
         card.source_path,
         root=card.root,
         main=card.entry if entries is None or card.entry in entries else None,
@@ -92,7 +92,7 @@ def load(
     return model
 
 
-def _loader(backend: str) -> Callable[..., Any]:
+def loader(backend: str) -> Callable[..., Any]:
     """What makes the backend's models; NotInstalledError where its framework is not there."""
     module, name = LOADERS[backend]
     made: Callable[..., Any] = getattr(import_module(module), name)

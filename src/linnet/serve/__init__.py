@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from linnet.diagnostics import installing
+
 if TYPE_CHECKING:
     from linnet.serve.engine import Engine as Engine
     from linnet.serve.http import Server as Server
@@ -34,4 +36,5 @@ def __getattr__(name: str) -> Any:
     """A public name, imported now."""
     if name not in _HOME:
         raise AttributeError(f"module 'linnet.serve' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    with installing(f"linnet.serve.{name}", "torch,serve"):
+        return getattr(import_module(_HOME[name]), name)
