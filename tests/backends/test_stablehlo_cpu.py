@@ -106,3 +106,23 @@ def test_only_what_a_policy_allows_and_a_cpu_runs() -> None:
         assert "stablehlo.while" not in emit(program, "run", {}, policy, device=device)  # type: ignore[arg-type]
     wide = calling(the_op(ATTENTIONS[0], sample, "f64"), sample)
     assert "stablehlo.while" not in emit(wide, "run", {}, "equivalent", device="cpu")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ("f32", "bf16", "f16", "f64"))
+@pytest.mark.parametrize("count", (1, 2, 3, 5, 6))
+def test_what_is_written_to_a_cache(dtype: str, count: int) -> None:
+    """At every place, inside, outside and across both ends: the bits are those of the body."""
+    sample = Sample({"B": 2, "H": 2, "S": 5, "N": count, "D": 3})
+    names = ["write_span", *(["write_at"] if count == 1 else [])]
+    for name in names:
+        function = the_op(f"std.nn.cache::{name}", sample, dtype, None)
+        program = calling(function, sample)
+        cache, value, _ = inputs_of(function, sample, 0, "plain")
+        places = [*range(-count - 1, 7), 2**31 - 1, -(2**31), 2**31 - count]
+        for place in places:
+            given = [cache, value, np.array(place, np.int32)]
+            text, (found,) = run(program, "exact", given)
+            (wanted,) = flat(evaluate(program, "run", given))
+            np.testing.assert_array_equal(np.asarray(wanted), found, f"{name} at {place}")
+            assert ("stablehlo.scatter" in text) == (count > 5)

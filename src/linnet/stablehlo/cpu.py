@@ -5,6 +5,9 @@ met by a product too, and lays the keys of all positions out anew for it; a loop
 it lies, and stops after the last key that is seen. Its softmax keeps the largest score so far and
 the sums scaled to it (Milakov and Gimelshein, arXiv:1805.02867).
 
+A value that is written to a cache replaces one block of it. XLA compiles a scatter anew for each
+layer, and converts all of a cache of 16 bits for it.
+
 In a product of one row with weights of 16 bits, these are turned first. That XLA makes a loop which
 converts each weight as it meets it; of the weights as they lie it would convert all on each call,
 into memory of their own. For many rows that is what pays: its products are faster in f32. Between
@@ -21,9 +24,9 @@ from typing import TYPE_CHECKING
 from linnet.core.derive import dtype_of
 from linnet.core.ir import Call, Node
 from linnet.policy import allows
-from linnet.stablehlo.kernels import Kernel
-from linnet.stablehlo.text import tensor_type
-from linnet.types import BF16, BOOL, F16, F32, I32, I64, DType
+from linnet.stablehlo.kernels import Kernel, write_span
+from linnet.stablehlo.text import listed, tensor_type
+from linnet.types import BF16, BOOL, F16, F32, I32, I64, U16, DType
 
 if TYPE_CHECKING:
     from linnet.stablehlo.emit import Body
@@ -114,6 +117,67 @@ def _reduced(
     kept = [extent for k, extent in enumerate(shape) if k != axis]
     types = f"{tensor_type(shape, dtype)}, {tensor_type((), dtype)}"
     return w.op(text, f"({types}) -> {tensor_type(kept, dtype)}")
+
+
+# ---------------------------------------------------------------- caches
+
+
+def _write_span(w: Body, call: Call) -> str:
+    """`write_at` and `write_span`: a block of the cache, with the value where that is inside."""
+    cache, value, at = call.inputs
+    if not _has_sizes(w, call) or _sizes(w, value)[2] > _sizes(w, cache)[2]:
+        return write_span(w, call)
+    shape, extents, dtype = _sizes(w, value), _sizes(w, cache), dtype_of(cache)
+    count, size, held, moved = shape[2], extents[2], w.name(cache), w.name(value)
+    if dtype in _NARROW:  # as bits: XLA would convert the whole cache for the sake of the block
+        held, moved = _as_bits(w, held, extents, dtype), _as_bits(w, moved, shape, dtype)
+    bits = U16 if dtype in _NARROW else dtype
+    part, whole = tensor_type(shape, bits), tensor_type(extents, bits)
+    zero, scalars = w.constant(0, (), I32), ", tensor<i32>" * 4
+    start = _clamped_scalar(w, w.name(at), 0, size - count)
+    place, told = f"{zero}, {zero}, {start}, {zero}", f"sizes = {listed(shape)}"
+    # The block's first position, as one of the value's.
+    first = _clamped_scalar(w, w.name(at), -count, size)
+    first = w.op(f"stablehlo.subtract {start}, {first}", "tensor<i32>")
+    if count > 1:
+        wide, sides = tensor_type([*shape[:2], 3 * count, shape[3]], bits), f"[0, 0, {count}, 0]"
+        text = f"stablehlo.pad {moved}, {w.constant(0, (), bits)}, low = {sides}, high = {sides}"
+        types = f"({part}, {tensor_type((), bits)}) -> {wide}"
+        padded = w.op(f"{text}, interior = [0, 0, 0, 0]", types)
+        shift = w.op(f"stablehlo.add {first}, {w.constant(count, (), I32)}", "tensor<i32>")
+        text = f"stablehlo.dynamic_slice {padded}, {zero}, {zero}, {shift}, {zero}, {told}"
+        moved = w.op(text, f"({wide}{scalars}) -> {part}")
+    text = f"stablehlo.dynamic_slice {held}, {place}, {told}"
+    old = w.op(text, f"({whole}{scalars}) -> {part}")
+    flags = tensor_type(shape, BOOL)
+    text = f"stablehlo.broadcast_in_dim {_inside(w, first, count)}, dims = [2]"
+    inside = w.op(text, f"({tensor_type((count,), BOOL)}) -> {flags}")
+    new = w.op(f"stablehlo.select {inside}, {moved}, {old}", f"{flags}, {part}")
+    text = f"stablehlo.dynamic_update_slice {held}, {new}, {place}"
+    written = w.op(text, f"({whole}, {part}{scalars}) -> {whole}", "written")
+    if dtype not in _NARROW:
+        return written
+    return w.op(f"stablehlo.bitcast_convert {written}", f"({whole}) -> {w.types(cache)[0]}")
+
+
+def _as_bits(w: Body, x: str, shape: Sequence[int], dtype: DType) -> str:
+    types = f"({tensor_type(shape, dtype)}) -> {tensor_type(shape, U16)}"
+    return w.op(f"stablehlo.bitcast_convert {x}", types)
+
+
+def _inside(w: Body, first: str, count: int) -> str:
+    """Which of `count` positions from `first` on are from 0 to `count`."""
+    line, flags = tensor_type((count,), I32), tensor_type((count,), BOOL)
+    own = w.op(f"stablehlo.broadcast_in_dim {first}, dims = []", f"(tensor<i32>) -> {line}")
+    own = w.op(f"stablehlo.add {w.op('stablehlo.iota dim = 0', line)}, {own}", line)
+    low = w.compare("ge", own, w.constant(0, (count,), I32), line, I32)
+    high = w.compare("lt", own, w.constant(count, (count,), I32), line, I32)
+    return w.op(f"stablehlo.and {low}, {high}", flags)
+
+
+def _clamped_scalar(w: Body, x: str, least: int, most: int) -> str:
+    bounds = [w.constant(number, (), I32) for number in (least, most)]
+    return w.op(f"stablehlo.clamp {bounds[0]}, {x}, {bounds[1]}", "tensor<i32>")
 
 
 # ---------------------------------------------------------------- attention
@@ -409,6 +473,8 @@ class _Attention:
 
 
 CPU_KERNELS: dict[str, Kernel] = {
+    "std.nn.cache::write_at": Kernel("exact", _write_span),
+    "std.nn.cache::write_span": Kernel("exact", _write_span),
     "std.nn.linear::linear": Kernel("equivalent", _write_linear, _is_of_one_row_or_many),
     "std.nn.attention::span_attention": Kernel("equivalent", _write_span_attention, _is_of_floats),
     "std.nn.attention::rows_attention": Kernel("equivalent", _write_rows_attention, _is_of_floats),

@@ -73,7 +73,7 @@ def _positions(w: Body, at: Node, count: Extent) -> tuple[str, str]:
     return w.op(f"stablehlo.add {counted}, {first}", type), type
 
 
-def _write_span(w: Body, call: Call) -> str:
+def write_span(w: Body, call: Call) -> str:
     cache, value, at = call.inputs
     places, type = _positions(w, at, w.shape_of(value)[2])
     numbers = (
@@ -186,8 +186,8 @@ def _mixture(write: Callable[[Body, Call], str]) -> Kernel:
 
 
 KERNELS: Mapping[str, Kernel] = {
-    "std.nn.cache::write_at": Kernel("exact", _write_span),
-    "std.nn.cache::write_span": Kernel("exact", _write_span),
+    "std.nn.cache::write_at": Kernel("exact", write_span),
+    "std.nn.cache::write_span": Kernel("exact", write_span),
     "std.nn.cache::write_rows": Kernel("exact", _write_rows),
     # Of those that name one place any may be kept.
     "std.nn.cache::write_tokens": Kernel("equivalent", _write_tokens),
