@@ -283,11 +283,15 @@ def fit(statement: str, depth: int) -> list[str]:
         # `a, b = value` with more names than a line holds.
         inner = [f"{INDENT * (depth + 1)}{name}," for name in names]
         return [f"{INDENT * depth}(", *inner, *fit(f") = {value}", depth)]
-    pair = _widest_brackets(statement)
+    pair = _brackets_to_break(statement, WIDTH - len(INDENT) * depth)
     several = statement.startswith("return ") and len(split_top(statement, (", ",))) > 1
+    if several and statement.startswith("return ("):
+        return _last_tuple(statement, depth) or _parenthesised(statement, depth)
     if pair is None or several:
         return _parenthesised(statement, depth)
     start, stop = pair
+    if statement[start - 1 : start + 1] == " (" and statement[stop + 1 :].startswith("["):
+        return _parenthesised(statement, depth)
     head, inside, tail = statement[: start + 1], statement[start + 1 : stop], statement[stop:]
     if len(INDENT) * depth + len(head) > WIDTH:
         return _parenthesised(statement, depth)
@@ -317,6 +321,17 @@ def _parenthesised(statement: str, depth: int) -> list[str]:
     return [f"{INDENT * depth}{found[1]}(", *lines, f"{INDENT * depth})"]
 
 
+def _last_tuple(statement: str, depth: int) -> list[str]:
+    """`return (a, b), (` and what the last tuple holds, each on a line of its own; else nothing."""
+    last = split_top(statement.removeprefix("return "), (", ",))[-1]
+    inner = split_top(last[1:-1], (", ",)) if last[0] + last[-1] == "()" else []
+    if len(inner) < 2:
+        return []
+    items = [line for item in inner for line in _item(item.rstrip(","), depth + 1)]
+    head = statement.removesuffix(last)
+    return [f"{INDENT * depth}{head}(", *items, f"{INDENT * depth})"]
+
+
 def _item(text: str, depth: int) -> list[str]:
     """An element of a display on lines of its own."""
     lines = fit(text, depth)
@@ -325,11 +340,12 @@ def _item(text: str, depth: int) -> list[str]:
 
 def _at_operators(text: str, depth: int) -> list[str]:
     """The expression broken before its loosest operators."""
-    for group in ((" | ",), (" & ",), (" + ", " - "), (" * ", " / ", " @ ")):
+    compared = (" == ", " != ", " < ", " <= ", " > ", " >= ")
+    for group in (compared, (" | ",), (" & ",), (" + ", " - "), (" * ", " / ", " @ ")):
         parts = split_top(text, group)
         if len(parts) > 1:
             return [line for part in parts for line in fit(part, depth)]
-    if _widest_brackets(text) is None:
+    if _brackets_to_break(text, 0) is None:
         return [INDENT * depth + text]
     return fit(text, depth)
 
@@ -352,17 +368,17 @@ def _scan(text: str) -> Iterator[tuple[int, str, int]]:
             depth += 1
 
 
-def _widest_brackets(text: str) -> tuple[int, int] | None:
-    """The outermost bracket pair with the most between, which is worth a line break."""
-    best: tuple[int, int] | None = None
+def _brackets_to_break(text: str, room: int) -> tuple[int, int] | None:
+    """The first outermost bracket pair after which the line does not reach the next one."""
+    pairs: list[tuple[int, int]] = []
     start = 0
     for i, c, depth in _scan(text):
         if depth == 0 and c in "([{":
             start = i
         if depth == 0 and c in ")]}" and i - start > 1:
-            if best is None or i - start > best[1] - best[0]:
-                best = (start, i)
-    return best
+            pairs.append((start, i))
+    ends = [*(start for start, _ in pairs[1:]), len(text)]
+    return next((p for p, end in zip(pairs, ends) if end >= room), pairs[-1] if pairs else None)
 
 
 def split_top(text: str, separators: Sequence[str]) -> list[str]:

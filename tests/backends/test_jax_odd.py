@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from backends.common import assert_close, flat, lowered
+from backends.test_emitted import PROGRAMS
 from backends.test_stablehlo import FAMILIES, family
+from backends.test_state_drawn import Drawn
 from linnet.core.ir import Program
 from linnet.core.passes import optimize
 from linnet.policy import Policy
@@ -299,22 +301,33 @@ def test_what_numpy_works_out_ahead() -> None:
 
 
 def test_families_as_a_person_would_write_them(tmp_path: Path) -> None:
-    """Nothing unused, undefined or too long."""
+    """Formatted, nothing unused, undefined or too long."""
     from linnet.jax.emit import emit
 
-    for name in sorted(path.name for path in FAMILIES.iterdir()):
-        for policy in ("exact", "fast"):
-            text = emit(family(name, policy), policy)
-            assert max(map(len, text.splitlines())) <= 100, name
-            (tmp_path / f"{name}_{policy}.py").write_text(text)
-    chosen = ["--isolated", "--no-cache", "--select", "F,E7,E9"]
-    ran = subprocess.run(
-        [sys.executable, "-m", "ruff", "check", *chosen, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    made: dict[str, str] = {}
+    for policy in ("exact", "fast"):
+        for name in sorted(path.name for path in FAMILIES.iterdir()):
+            made[f"{name}_{policy}"] = emit(family(name, policy), policy)
+        for name, text in {**PROGRAMS, **ODD}.items():
+            program = lowered(text if name in ODD else f"module {name}_program\n{text}")
+            made[f"small_{name}_{policy}"] = emit(optimize(program, policy), policy)
+        for seed in range(60):
+            program = lowered(Drawn(seed, flat=seed % 2 == 0).text())
+            made[f"drawn_{seed}_{policy}"] = emit(optimize(program, policy), policy)
+    for name, text in made.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    # What a drawn program computes in vain has a name too.
+    drawn = f"{tmp_path}/drawn_*:F841"
+    chosen = ["check", "--select", "E,F,I,W", "--per-file-ignores", drawn]
+    for options in (["format", "--check"], chosen):
+        always = ["--isolated", "--no-cache", "--line-length", "100"]
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *options, *always, str(tmp_path)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_long_lists_of_names_are_broken() -> None:
@@ -339,6 +352,9 @@ pub block Root {
     }
 }
 """
+
+
+ODD = {"names": NAMES, "wide": WIDE, "ahead": AHEAD, "turns": TURNS}
 
 
 def test_gradients_through_counted_positions(tmp_path: Path) -> None:
