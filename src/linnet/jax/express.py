@@ -273,7 +273,8 @@ class Expressions(express.Expressions):
             if base in self.numbers and not shape_of(index):
                 return self._at(value, axis, self.env[base], shape_of(node.x)[axis], proved)
             if axis == 0 or not shape_of(index):
-                if dtype_of(index) == I32 or index in self.narrow.nodes - self.narrow.counted:
+                short = dtype_of(index) == I32 or index in self.narrow.nodes - self.narrow.counted
+                if short and self._filled(shape_of(node.x)[axis]):
                     # Positions outside are those at the ends.
                     return call("jnp.take", value, self.fitting(index), axis=axis, mode='"clip"')
                 return call("kernels.take", value, self.fitting(index), axis)

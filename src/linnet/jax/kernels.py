@@ -62,15 +62,23 @@ def _position(index: Array, extent: int) -> Array:
 
 
 def take(x: Array, index: Array, axis: int) -> Array:
-    """`jnp.take` at positions of any integer dtype, clamped to the axis."""
+    """`jnp.take` at positions of any integer dtype, clamped to the axis.
+
+    Of an empty axis nothing is read: the loop around it has no turns, and is traced all the same.
+    """
+    if not x.shape[axis]:
+        return jnp.zeros((*x.shape[:axis], *jnp.shape(index), *x.shape[axis + 1 :]), x.dtype)
     return jnp.take(x, _position(jnp.asarray(index), x.shape[axis]), axis=axis, mode="clip")
 
 
 def gather(x: Array, *indices: Array | None) -> Array:
     """`x[..., i, ..., j]`: the shape of the indices leads, axes without one follow in order."""
-    given = [axis for axis, index in enumerate(indices) if index is not None]
+    given = {axis: jnp.asarray(i) for axis, i in enumerate(indices) if i is not None}
     rest = [axis for axis in range(x.ndim) if axis not in given]
-    at = tuple(_position(jnp.asarray(indices[axis]), x.shape[axis]) for axis in given)
+    if not all(x.shape[axis] for axis in given):  # as in `take`
+        shape = jnp.broadcast_shapes(*(index.shape for index in given.values()))
+        return jnp.zeros((*shape, *(x.shape[axis] for axis in rest)), x.dtype)
+    at = tuple(_position(index, x.shape[axis]) for axis, index in given.items())
     moved = x.transpose(*given, *rest)
     return moved.at[at].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
