@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -149,33 +152,68 @@ def verify(
         for name, each in cases.items()
     }
     program = optimize(subject.program, policy)
-    outcomes: list[Outcome] = []
-    used: list[Way] = []
-    for way in ways:
-        told(way.name)
-        try:
-            runner = way.make(program, policy, subject.weights)
-        except PlanError as error:
+    runs = _runs(ways, program, policy, subject.weights, before, wanted, told)
+    for way, run in zip(ways, runs, strict=True):
+        if isinstance(run, PlanError):
             if backends is not None:
-                raise
-            absent[way.name] = str(error)
-            continue
-        used.append(way)
-        trial = _Trial(way, runner, program, policy, subject.weights, before)
-        outcomes += [trial.entry(name, each) for name, each in wanted.items() if each]
+                raise run
+            absent[way.name] = str(run)
+    made = [(way, run) for way, run in zip(ways, runs, strict=True) if isinstance(run, list)]
     return Report(
         subject,
         policy,
         seed,
         full,
-        used,
+        [way for way, _ in made],
         absent,
         cases,
         dict(meant.refused),
         [name for name, each in cases.items() if not each],
-        outcomes,
+        [outcome for _, outcomes in made for outcome in outcomes],
         time.perf_counter() - started,
     )
+
+
+def _runs(
+    ways: Sequence[Way],
+    program: Program,
+    policy: Policy,
+    weights: Mapping[str, Array],
+    before: States,
+    wanted: Mapping[str, Sequence[Expected]],
+    told: Told,
+) -> list[list[Outcome] | PlanError]:
+    """What each way gives; or why it cannot run here.
+
+    Those of one framework run one after another, the frameworks beside each other: most of the
+    time is theirs, spent in compilers.
+    """
+    stopped = Event()
+
+    def one(way: Way) -> list[Outcome] | PlanError:
+        told(way.name)
+        try:
+            runner = way.make(program, policy, weights)
+        except PlanError as error:
+            return error
+        trial = _Trial(way, runner, program, policy, weights, before)
+        found: list[Outcome] = []
+        for name, each in wanted.items():
+            if each and not stopped.is_set():
+                found.append(trial.entry(name, each))
+        return found
+
+    def several(group: list[Way]) -> list[list[Outcome] | PlanError]:
+        return [one(way) for way in group]
+
+    groups = [[w for w in ways if w.extra == x] for x in dict.fromkeys(w.extra for w in ways)]
+    with ThreadPoolExecutor(max(1, min(len(groups), os.cpu_count() or 1))) as pool:
+        try:
+            made = [run for runs in pool.map(several, groups) for run in runs]
+        finally:
+            stopped.set()
+    order = [way.name for group in groups for way in group]
+    return [made[order.index(way.name)] for way in ways]
 
 
 def _expected(
