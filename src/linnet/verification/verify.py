@@ -143,9 +143,11 @@ def verify(
     told(f"reference: {subject.name}")
     meant = optimize(subject.program, "exact")
     before = draw.states(meant, seed)
+    refused = {**meant.refused, **_ruled_out(meant)}
     cases = {
         name: draw.cases(function, choices(function, subject.room), seed)
         for name, function in meant.entries.items()
+        if name not in refused
     }
     wanted = {
         name: [_expected(meant, name, case, subject.weights, before) for case in each]
@@ -167,11 +169,20 @@ def verify(
         [way for way, _ in made],
         absent,
         cases,
-        dict(meant.refused),
+        refused,
         [name for name, each in cases.items() if not each],
         [outcome for _, outcomes in made for outcome in outcomes],
         time.perf_counter() - started,
     )
+
+
+def _ruled_out(program: Program) -> dict[str, str]:
+    """The entries that no sizes of their own can make callable, each with the clause."""
+    found: dict[str, str] = {}
+    for name, function in program.entries.items():
+        never = [str(f) for f in function.facts if not f.names() and not f.holds({})]
+        found |= {name: f"{name} requires {', '.join(never)}"} if never else {}
+    return found
 
 
 def _runs(
