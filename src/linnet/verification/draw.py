@@ -176,10 +176,11 @@ def _input(draw: np.random.Generator, shape: list[int], dtype: DType, extent: in
         noise = draw.standard_normal(shape)
         return np.asarray(noise if shape else 1 + 0.1 * noise).astype(to)
     if extent is None:
-        # What no axis bounds, such as the segments of a pack, ascends and repeats.
-        numbers = np.sort(draw.integers(0, count // 2 + 2, count))
+        # What no axis bounds, such as the segments of a pack, ascends and repeats; a number of
+        # turns is one at least.
+        numbers = np.sort(draw.integers(0, count // 2 + 2, count)) if shape else draw.integers(1, 4)
     elif count <= extent < 1 << 24:
         numbers = draw.permutation(extent)[:count]
     else:
         numbers = draw.integers(0, max(extent, 1), count)
-    return np.asarray(numbers.astype(to).reshape(shape))
+    return np.asarray(numbers).astype(to).reshape(shape)

@@ -41,17 +41,20 @@ from linnet.core.ir import (
     operands,
 )
 from linnet.core.rewrite import nodes_of
+from linnet.diagnostics import LinnetError
 from linnet.dims import Facts
 from linnet.policy import Policy, tolerance
 from linnet.reference import node_value
 from linnet.source import Span
-from linnet.types import DType
+from linnet.types import TensorType
 from linnet.verification.compare import SAME, Difference, difference, dtypes_of
-from linnet.verification.cut import Step, cut, tensors
+from linnet.verification.cut import Path, Step, cut, tensors
+from linnet.weights.arrays import FLOATS
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[Program], Sequence[Array]]
-"""The results of a program's one entry on a backend, in the case that is looked at."""
+"""The results of a program's one entry on a backend, in the case that is looked at; LinnetError
+where the backend has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +180,19 @@ class _Search:
         if not wanted:
             return
         leaves = [leaf for several in wanted.values() for leaf in several]
-        taken = iter(self.run(cut(self.program, self.entry, frame.path, leaves)))
+        taken = iter(self.taken(frame.path, leaves))
         for node in wanted:
             frame.values[node] = _assembled(node.type, taken)
+
+    def taken(self, path: Path, leaves: Sequence[Node]) -> list[Array]:
+        """The values of these nodes: in one run, or in more where the backend cannot give all."""
+        try:
+            return list(self.run(cut(self.program, self.entry, path, leaves)))
+        except LinnetError:
+            if len(leaves) == 1:
+                raise
+            half = len(leaves) // 2
+            return [*self.taken(path, leaves[:half]), *self.taken(path, leaves[half:])]
 
     def further(self, frame: _Frame, node: Node) -> Place | None:
         """The first step that is wrong in what the node runs."""
@@ -249,8 +262,12 @@ class _Search:
         return None
 
     def bound(self, node: Node) -> float:
-        """How far the node's value may lie from the reference's of the same operands."""
-        coarsest = max((tolerance(self.policy, dtype) for dtype in dtypes_of(node)), default=0.0)
+        """How far the node's value may lie from the reference's of the same operands.
+
+        What is only moved too: its operands may be of another run, compiled apart.
+        """
+        dtypes = {str(t.dtype) for t in map(_element, _types(node))} | dtypes_of(node)
+        coarsest = max((tolerance(self.policy, dtype) for dtype in dtypes), default=0.0)
         return coarsest * 2 if isinstance(node.type, ResultsType) else coarsest
 
     def decided(self, frame: _Frame, node: Node, own: Any) -> None:
@@ -299,10 +316,14 @@ def _types(node: Node) -> tuple[ValueType, ...]:
     return node.type.items if isinstance(node.type, ResultsType) else (node.type,)
 
 
-def _is_float(type: ValueType) -> bool:
+def _element(type: ValueType) -> TensorType:
     while isinstance(type, ArrayType):
         type = type.element
-    return isinstance(type.dtype, DType) and type.dtype.is_float
+    return type
+
+
+def _is_float(type: ValueType) -> bool:
+    return str(_element(type).dtype) in FLOATS
 
 
 def _repeats(node: Node) -> bool:

@@ -111,7 +111,8 @@ def _failed(report: Report, outcome: Outcome, failure: Failure) -> Iterator[str]
     yield f"{head}: {failure.where} {_said(failure.difference, failure.bound)}"
     if place is None:
         why = failure.error or (
-            "each step is what the reference makes of its operands: roundings that add up"
+            "each step, run apart, is what the reference makes of its operands: roundings add up, "
+            "or it goes wrong only as a whole"
         )
         yield f"  {why}"
         return

@@ -26,6 +26,7 @@ ROOM = 64  # positions of a cache, and tokens of the longest sequence
 ROWS = 3  # the least size of what only states have: rows of a cache that can be confused
 PAGE = 16  # the most of a size that no member has, such as that of a page
 BLOCKS = 2  # elements of an array of blocks
+MOST = 12  # of what says how many there are, where it can be less
 WIDTH = 64  # no width is made smaller than this, and no count of parameters than the next
 COUNT = 4
 ELEMENTS = 1 << 24  # of all parameters together
@@ -107,7 +108,7 @@ class _Shrinking:
         before = self.counts(self.values) if names else None
         if before is None:
             return
-        ranges = [range(min(_size(self.values.get(n, 1)), 3 * BLOCKS) + 1) for n in names]
+        ranges = [range(min(_size(self.values.get(n, 1)), MOST) + 1) for n in names]
         for sizes in sorted(product(*ranges), key=lambda each: (sum(each), each)):
             changed = dict(zip(names, sizes, strict=True))
             after = self.counts({**self.values, **changed})
@@ -122,13 +123,22 @@ class _Shrinking:
         for name, size in self.open().items():
             member = name in self.shapes or name in self.lengths
             if name in self.cached and not member:
-                self.take({name: min(max(size, ROWS), ROOM)})
+                near = range(ROWS, 2 * ROWS + 1) if size < ROWS else range(ROOM, ROOM // 2, -1)
+                any(self.take({name: each}) for each in near if not ROWS <= size <= ROOM)
             elif not member and size > PAGE:
                 self.take({name: PAGE})
-        floats = [n for n, v in self.values.items() if isinstance(v, str) and DTYPES[v].is_float]
-        for name in floats:
-            if name not in self.kept:
-                self.take({name: "f32"})
+        for name in self.floats():
+            self.take({name: "f32"})
+
+    def floats(self) -> list[str]:
+        """The dtypes of floats that may change, defaults that stand on their own among them."""
+        found: list[str] = []
+        for generic in self.program.generics():
+            value = self.values.get(generic.name, generic.default)
+            known = DTYPES.get(value) if isinstance(value, str) else None
+            if known is not None and known.is_float and generic.name not in self.kept:
+                found.append(generic.name)
+        return found
 
     def widths(self) -> None:
         """The largest width is halved, again and again, while there are too many elements.

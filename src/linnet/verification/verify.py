@@ -285,8 +285,7 @@ class _Trial:
                 name, case.arguments(function), case.generics(function), self.before
             )
         except Exception as error:  # a framework may raise anything: it is the backend's failure
-            said = str(error) if isinstance(error, LinnetError) else _first_line(error)
-            return Failure(case, "error", SAME, bound, said)
+            return Failure(case, "error", SAME, bound, _said(error))
         worst, state, failure = 0.0, 0.0, None
         flat = _flat(found)
         for number, (a, b) in enumerate(zip(wanted.results, flat, strict=True)):
@@ -315,8 +314,11 @@ class _Trial:
         arguments, generics = case.arguments(function), case.generics(function)
 
         def run(program: Program) -> Sequence[Array]:
-            runner = self.way.make(program, self.policy, self.weights)
-            found, _ = runner.run(name, arguments, generics, self.before)
+            try:
+                runner = self.way.make(program, self.policy, self.weights)
+                found, _ = runner.run(name, arguments, generics, self.before)
+            except Exception as error:  # as above
+                raise LinnetError(_said(error)) from error
             return _flat(found)
 
         held = {"state": self.before}
@@ -347,6 +349,9 @@ def _member(path: str, of: ValueType, held: Mapping[str, Any]) -> Any:
     return held[path]
 
 
-def _first_line(error: Exception) -> str:
+def _said(error: Exception) -> str:
+    """What a user is told of an error: ours whole, another's first line."""
+    if isinstance(error, LinnetError):
+        return str(error)
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[0]}"
