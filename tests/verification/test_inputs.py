@@ -102,7 +102,7 @@ def test_what_is_drawn_is_legal_and_within_its_axes_and_then_outside() -> None:
                 elif case.name == "before the axis":
                     assert case.past[path] == -1 and least == -1
                 else:
-                    assert 0 <= least and most < extent and not case.past
+                    assert least >= 0 and most < extent and not case.past
 
 
 def test_the_same_seed_draws_the_same() -> None:
