@@ -19,6 +19,7 @@ from linnet.core.passes import optimize
 from linnet.core.rewrite import nodes_of
 from linnet.reference import evaluate
 from linnet.verification import draw, verify
+from linnet.verification import locate as locating
 from linnet.verification.locate import Place, locate
 from linnet.verification.report import text
 from linnet.verification.sizes import choices
@@ -145,10 +146,12 @@ def computing(program: Program, name: str) -> Iterator[Node]:
                     yield node
 
 
+@pytest.mark.parametrize("few", [1, 4])
 @pytest.mark.parametrize("name", ["run", "often", "until"])
-def test_each_step_that_errs_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_step_that_errs_is_named(name: str, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """One operation at a time gives twice what it should, wherever it stands; `run` takes one of
-    its branches."""
+    its branches. Turns are looked into one by one, or (`few`) those that are wrong alone."""
+    monkeypatch.setattr(locating, "FEW", few)
     program = lowered("fast")
     right, found = reference.node_value, 0
     for wrong in computing(program, name):

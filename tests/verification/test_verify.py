@@ -130,9 +130,18 @@ def test_every_family_agrees_on_what_is_quick(family: str) -> None:
     """On the others in the differential tests of each backend, and for llama below."""
     wanted = {**TINY, "H": 64, "HeadDim": 16, "D": 16, "Inner": 64, "Batch": 3, "PageSize": 4}
     wanted |= {"MaxPositions": 20, "Layers": 4 if family in ("gemma3", "gpt_oss") else 2}
+    wanted["Period"] = 2
     known = {g.name for g in linnet.load_program(FAMILIES / family).generics()}
     generics = {name: size for name, size in wanted.items() if name in known}
     report = verify(FAMILIES / family, backends=["torch", "onnx"], generics=generics)
+    assert report.agrees, text(report)
+
+
+def test_functions_of_one_name_are_told_apart_on_onnx_runtime() -> None:
+    """Two layers of each kind: its inliner took the second call of one for the first of another."""
+    sizes = {"Vocab": 24, "H": 16, "Heads": 2, "KvHeads": 1, "HeadDim": 8, "Inner": 20}
+    sizes |= {"Layers": 4, "Period": 2, "Batch": 3, "MaxSeq": 16}
+    report = verify(FAMILIES / "gemma3", backends=["onnx"], generics=sizes, entries=["forward"])
     assert report.agrees, text(report)
 
 
@@ -300,6 +309,16 @@ def test_a_backend_that_is_not_installed(small: Path, monkeypatch: pytest.Monkey
         verify(small, backends=["torch", "jax"], generics={"H": 4})
 
 
+def test_a_compiler_that_is_not_installed(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runners, "WAYS", WAYS[:2])
+    monkeypatch.setenv("CXX", "a-compiler-that-is-not-there")
+    report = verify(small, generics={"H": 4})
+    assert report.agrees and [way.name for way in report.ways] == ["torch"]
+    assert "not run: torch-compiled, since compile='inductor' needs a C++ compiler" in text(report)
+    with pytest.raises(PlanError, match=r"needs a C\+\+ compiler"):
+        verify(small, backends=["torch-compiled"], generics={"H": 4})
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -405,3 +424,23 @@ def test_wrong_command_lines(capsys: pytest.CaptureFixture[str], small: Path) ->
     capsys.readouterr()
     assert main(["verify", str(small), "--backends", "numpy"]) == 1
     assert "linnet: no backend numpy" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------- a card
+
+
+def test_a_card_small_and_in_full(tmp_path: Path) -> None:
+    """In full it has its own weights, by its bindings, and the constants that it states."""
+    from nest import small_card
+
+    card = small_card.write(tmp_path / "small")
+    write_safetensors(card / "model.safetensors", small_card.tensors())
+    report = verify(card, backends=["torch", "onnx"])
+    assert report.agrees and report.subject.card == "small" and not report.subject.origin
+    report = verify(card, backends=["torch", "onnx"], full=True)
+    assert report.agrees, text(report)
+    own = report.subject
+    assert own.origin == (str(card / "model.safetensors"),) and own.constants == {"SCALE": 2.0}
+    assert own.weights["head"].tolist() == own.weights["table"].tolist() == [2] * 6
+    assert "as its card says" in text(report)
+    assert certificate(report)["model"]["card"] == "small"

@@ -29,11 +29,16 @@ from linnet.types import BOOL, I64, TensorType, TupleType
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step further in: the function that a node runs, in one of a loop's turns."""
+    """One step further in: the function that a node runs, in one of a loop's turns.
+
+    Of a counted loop also in the `count` turns from there on, as the last step of a path: what is
+    wanted comes from each of them.
+    """
 
     node: Node
     inner: Function
     turn: int = 0
+    count: int = 1
 
 
 Path = Sequence[Step]
@@ -118,14 +123,18 @@ def _of_turn(
     count = sum(p.kind != "state" for p in node.body.params[1 : 1 + len(node.carried)])
     inside = Builder(Facts.of(step.inner.facts))
     taken = _values(step.inner, rest, wanted)
+    each, taken = len(taken), taken * step.count
 
     def with_taken(body: Function) -> Function:
         builder = inside if body is step.inner else Builder(Facts.of(body.facts))
         held = _held(builder, taken)
-        kept: Sequence[Node] = held
+        kept: list[Node] = list(held)
         if body is step.inner:
-            turn = builder.literal(step.turn, I64)
-            kept = _keeping(builder, builder.compare("eq", body.params[0], turn), taken, held)
+            for k in range(step.count):
+                turn = builder.literal(step.turn + k, I64)
+                part = slice(k * each, (k + 1) * each)
+                now = builder.compare("eq", body.params[0], turn)
+                kept[part] = _keeping(builder, now, taken[part], held[part])
         first, params = body.params[: count + 1], body.params[count + 1 :]
         results = (*body.results[:count], *kept, *body.results[count:])
         return replace(body, params=(*first, *held, *params), results=results)

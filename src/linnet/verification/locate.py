@@ -44,7 +44,7 @@ from linnet.core.rewrite import nodes_of
 from linnet.diagnostics import LinnetError
 from linnet.dims import Facts
 from linnet.policy import Policy, tolerance
-from linnet.reference import node_value
+from linnet.reference import evaluate_function, node_value
 from linnet.source import Span
 from linnet.types import TensorType
 from linnet.verification.compare import SAME, Difference, difference, dtypes_of
@@ -52,6 +52,7 @@ from linnet.verification.cut import Path, Step, cut, tensors
 from linnet.weights.arrays import FLOATS
 
 Array = np.ndarray[Any, Any]
+FEW = 4  # turns that are looked into one by one
 Run = Callable[[Program], Sequence[Array]]
 """The results of a program's one entry on a backend, in the case that is looked at; LinnetError
 where the backend has none."""
@@ -244,8 +245,52 @@ class _Search:
             found |= {p: known[x][turn] for p, x in zip(params[a:b], node.scanned, strict=True)}
             return found | {p: known[x] for p, x in zip(params[b:], node.fixed, strict=True)}
 
-        steps = (Step(node, body(turn), turn) for turn in range(start, end))
+        wrong = self.wrong_turns(frame, node, range(start, end), values)
+        steps = (Step(node, body(turn), turn) for turn in wrong)
         return self.first(frame, steps, node.variable, values)
+
+    def wrong_turns(
+        self,
+        frame: _Frame,
+        node: For,
+        turns: range,
+        values: Callable[[int], dict[Node, Any]],
+    ) -> Sequence[int]:
+        """The turns that are not what the reference makes of what the backend went into them with:
+        all of a loop that is short, or whose last turn is another's."""
+        count, last = len(node.carried), turns.stop - 1
+        carried = node.body.params[1 : 1 + count]
+        if len(turns) < FEW or node.last is not None or not count:
+            return turns
+        if any(not isinstance(p.of, TensorType) for p in carried):
+            return turns
+        path = (*frame.path, Step(node, node.body, turns.start, len(turns)))
+        try:
+            taken = self.run(cut(self.program, self.entry, path, carried))
+        except LinnetError:
+            return turns
+        read = [n for n in nodes_of(frame.function) if isinstance(n, Result) and n.of is node]
+        found: list[int] = []
+        for k, turn in enumerate(turns):
+            into: dict[Node, Any] = dict(
+                zip(carried, taken[k * count : (k + 1) * count], strict=True)
+            )
+            given = {**values(turn), **into}
+            inputs = [given[p] for p in node.body.params]
+            made = evaluate_function(node.body, inputs, frame.sizes)
+            after = taken[(k + 1) * count : (k + 2) * count]
+            apart = [_difference(a, b) for a, b in zip(made, after, strict=False)]
+            for outcome in read:
+                index = outcome.index
+                if index >= count:
+                    apart.append(
+                        _difference(made[index], frame.values[outcome][turn - turns.start])
+                    )
+                elif turn == last:
+                    apart.append(_difference(made[index], frame.values[outcome]))
+            if not all(each.within(self.bound(node)) for each in apart):
+                found.append(turn)
+        return found
 
     def first(
         self,

@@ -67,8 +67,10 @@ class _Torch:
         import torch
 
         from linnet.torch import LinnetModule, bind_weights
+        from linnet.torch.compile import check_mode
 
         device = torch.device("cpu")
+        check_mode(compile, device)  # torch.compile needs a compiler
         self.module = LinnetModule(program, policy, device, present=weights, compile=compile)
         held = {path for path, _, _ in self.module._slots()}
         bind_weights(self.module, {path: x for path, x in weights.items() if path in held})
