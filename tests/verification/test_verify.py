@@ -294,6 +294,32 @@ def test_a_difference_without_a_step_is_a_failure(
     assert not report.agrees and "each step, run apart, is what" in text(report)
 
 
+WILD = """module wild
+pub block Wild {
+    param weight: Tensor[9; f32]
+    pub entry f<B: Dim>(x: Tensor[B, 9; f32]) -> Tensor[B; f32] {
+        let total[b] = sum[k] x[b, k] * weight[k]
+        return sin(total * 100000.0)
+    }
+}
+"""
+
+
+def test_what_hangs_on_rounding_is_a_tie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reference itself moves as far when its weights do by one rounding."""
+    (tmp_path / "wild.linnet").write_text(WILD)
+    factor = np.float32(1 + 2**-22)
+    backend(
+        monkeypatch, lambda node, x: x * factor if type(node).__name__ == "Dot" else x, Stepping
+    )
+    report = verify(tmp_path / "wild.linnet")
+    assert report.agrees and report.outcomes[0].ties, text(report)
+    assert report.outcomes[0].ties[0].unsettled
+    assert "the reference itself moves as far" in text(report)
+    factor = np.float32(1.001)
+    assert not verify(tmp_path / "wild.linnet").agrees
+
+
 # ---------------------------------------------------------------- what cannot be done
 
 

@@ -64,10 +64,11 @@ class Place:
 
     `kind` is "step" where the backend's value is not what the reference makes of its operands,
     "decision" where it is, and a number that is no float came out otherwise since they lie within
-    rounding of the reference's. `path` are the calls and turns from the entry to it.
+    rounding of the reference's; "whole" for a loop or a function that is wrong while nothing that
+    it runs is. `path` are the calls and turns from the entry to it.
     """
 
-    kind: Lit["step", "decision"]
+    kind: Lit["step", "decision", "whole"]
     path: tuple[str, ...]
     what: str  # the op that is called, or the operation
     span: Span | None
@@ -158,11 +159,11 @@ class _Search:
             place = self.further(frame, node)
             if place is not None:
                 return place
-            place = self.place("step", frame, node, apart, bound)
-            if (isinstance(node, Call) and node.function.op is None) or _repeats(node):
-                self.suspect = self.suspect or place
-            else:
+            whole = _repeats(node) or (isinstance(node, Call) and node.function.op is None)
+            place = self.place("whole" if whole else "step", frame, node, apart, bound)
+            if not whole:
                 return place
+            self.suspect = self.suspect or place
         return None
 
     def take(self, frame: _Frame) -> None:
@@ -325,7 +326,7 @@ class _Search:
 
     def place(
         self,
-        kind: Lit["step", "decision"],
+        kind: Lit["step", "decision", "whole"],
         frame: _Frame,
         node: Node,
         apart: Difference,

@@ -19,6 +19,14 @@ from linnet.verification.runners import WAYS
 from linnet.verification.verify import Failure, Outcome, Report
 
 VERSION = 1
+AS_A_WHOLE = (
+    "each step, run apart, is what the reference makes of its operands: roundings add up, or it "
+    "goes wrong only as a whole"
+)
+UNSETTLED = (
+    "a tie: each step is what the reference makes of its operands, and the reference itself moves "
+    "as far when its weights move by one rounding"
+)
 
 
 # ---------------------------------------------------------------- text
@@ -110,10 +118,7 @@ def _failed(report: Report, outcome: Outcome, failure: Failure) -> Iterator[str]
         return
     yield f"{head}: {failure.where} {_said(failure.difference, failure.bound)}"
     if place is None:
-        why = failure.error or (
-            "each step, run apart, is what the reference makes of its operands: roundings add up, "
-            "or it goes wrong only as a whole"
-        )
+        why = failure.error or (UNSETTLED if failure.unsettled else AS_A_WHOLE)
         yield f"  {why}"
         return
     yield f"  in {' > '.join((outcome.entry, *place.path))}"
@@ -231,6 +236,7 @@ def _failure(report: Report, outcome: Outcome, failure: Failure) -> dict[str, An
         "case": failure.case.name,
         "where": failure.where,
         "error": failure.error or None,
+        "unsettled": failure.unsettled,
         **_apart(failure.difference),
         "bound": failure.bound,
         "step": None if place is None else _place(report, outcome, place),
