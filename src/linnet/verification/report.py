@@ -6,6 +6,7 @@ import platform
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from math import isfinite
+from pathlib import Path
 from typing import Any
 
 from linnet import __version__, backends
@@ -188,7 +189,7 @@ def certificate(report: Report) -> dict[str, Any]:
             "sha256": subject.model,
         },
         "weights": {
-            "files": list(subject.origin),
+            "files": [Path(name).name for name in subject.origin],
             "seed": None if subject.origin else report.seed,
             "elements": sum(array.size for array in subject.weights.values()),
             "sha256": subject.weights_digest,
