@@ -23,6 +23,7 @@ from linnet.check.typeexprs import identity
 from linnet.core import ir as core
 from linnet.core.lower import (
     Generics,
+    Lowering,
     bind_generics,
     bind_given,
     bound_manifest,
@@ -293,6 +294,13 @@ class Program:
                 for e in listed
             )
         return tuple(_row(_substituted(e, bound)) for e in manifest(self.analysis, block))
+
+    def optionals(self) -> tuple[str, ...]:
+        """The paths of the root block's optional members; `*` is each position of an array."""
+        block = self._root()
+        if block is None:
+            return ()
+        return tuple(Lowering(self.analysis).optionals(self.analysis.blocks[block]))
 
     def generics(self) -> tuple[Generic, ...]:
         """The root block's generics; none where there is no root."""

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Literal, get_args
 
 from linnet.check import check
 from linnet.check.analysis import Analysis
@@ -39,6 +40,7 @@ from linnet.weights.checkpoint import Weights
 from linnet.weights.part import Part, Shard, cut, parts_between
 from linnet.workspace import Workspace
 
+Optionals = Literal["auto", "present", "absent"]
 SHARDS = "Shards"  # the generic of a root block that is split over devices
 _PLACEHOLDER = re.compile(r"\{[A-Za-z_]\w*\}")
 
@@ -76,12 +78,15 @@ def load_source(
     overrides: Collection[str] = (),
     unread: Collection[str] = (),
     shard: Shard | None = None,
+    optionals: Optionals = "auto",
 ) -> Loaded:
     """The source checked and lowered, and every tensor's name, shape and dtype checked.
 
-    Optional members are present where the checkpoint has them. `overrides` names generics that the
-    caller changed from a card's: where one of them makes an array of subs shorter, the tensors of
-    the positions that are left out stay unread, and so may those that fit a pattern of `unread`.
+    Optional members are there where the checkpoint has them, or all of them (`"present"`: a tensor
+    that is missing is an error then), or none (`"absent"`: their tensors stay unread). `overrides`
+    names generics that the caller changed from a card's: where one of them makes an array of subs
+    shorter, the tensors of the positions that are left out stay unread, and so may those that fit a
+    pattern of `unread`.
     With a `shard` the root's `Shards` is bound to their number, and each split parameter to its
     part of the checkpoint, which is that of the whole model.
     Raises PlanError with everything that is wrong with the source, the generics or the checkpoint.
@@ -89,7 +94,10 @@ def load_source(
     analysis = check(Workspace(std_root=std_root), source, constants=constants)
     names = read_bindings(bindings) if isinstance(bindings, (str, Path)) else bindings
     checkpoint = open_checkpoint(weights) if weights is not None else None
-    present = _Presence(checkpoint, names)
+    if optionals not in get_args(Optionals):
+        listed = ", ".join(get_args(Optionals))
+        raise PlanError(f"optionals is {optionals!r}, expected one of {listed}")
+    present = _Presence(checkpoint, names, optionals)
     unsplit = shard is not None and not splits(analysis, root)
     if shard is not None and not unsplit:
         generics = sharded(analysis, root, generics or {}, shard)
@@ -107,14 +115,19 @@ def load_source(
     if checkpoint is None:
         return Loaded(program, None, analysis, None if unsplit else parts)
     left_out = _left_out(analysis, program, checkpoint, names, overrides)
+    wanted = slots_of(whole)
+    if optionals == "present":
+        wanted = [replace(slot, optional=False) for slot in wanted]
     bound = plan_bindings(
-        slots_of(whole),
+        wanted,
         checkpoint,
         {path: name for path, name in names.items() if path not in left_out} if names else names,
         strict=strict,
         cast_dtype=cast_dtype,
         unread=frozenset(left_out.values()) | frozenset(matching(checkpoint, unread)),
     )
+    if optionals == "absent":
+        bound = [one for one in bound if not one.slot.optional]
     return Loaded(program, cut(bound, parts), analysis, None if unsplit else parts)
 
 
@@ -270,22 +283,34 @@ def _left_out(
 class _Presence:
     """Whether a checkpoint has the optional members: a predicate over paths with `*`."""
 
-    def __init__(self, checkpoint: Checkpoint | None, bindings: Mapping[str, str] | None) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint | None,
+        bindings: Mapping[str, str] | None,
+        optionals: Optionals,
+    ) -> None:
+        self.optionals = optionals
         self.tensors = checkpoint.tensors if checkpoint is not None else {}
         self.bindings = bindings or {}
         # What is bound at position 0, for optional subs: something below them is.
         self.first = {_PLACEHOLDER.sub("0", key) for key in self.bindings} | set(self.tensors)
 
     def __call__(self, path: str) -> bool:
+        if self.optionals != "auto":
+            return self.optionals == "present"
         first = path.replace("*", "0")
         return self.has(first) or any(name.startswith(f"{first}.") for name in self.first)
 
     def has(self, path: str) -> bool:
         """A tensor fills this concrete path."""
+        if self.optionals == "absent":
+            return False
         return expand_bindings(self.bindings, [path]).get(path, path) in self.tensors
 
     def check(self, program: Program) -> None:
         """Every position of an array agrees on what is present."""
+        if self.optionals != "auto":
+            return
         for entry in program.manifest.entries:
             if not entry.optional or not entry.repeat:
                 continue

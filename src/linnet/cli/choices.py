@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
 from linnet.backends import BACKENDS, Choice, Kernels, choices
-from linnet.cli.source import Opened, opened
+from linnet.cli.source import Opened, opened, presence
 from linnet.core.passes import optimize
 from linnet.diagnostics import PlanError
 from linnet.ir import Value, place
@@ -60,7 +60,7 @@ def explain(args: argparse.Namespace) -> str:
     # A backend without a table runs every body as it is.
     kernels: Kernels = getattr(BACKENDS[name].load(), "KERNELS", {})
     bindings = _bindings(found)
-    sites = _sites(found, kernels, policies, bindings, args.optionals == "present")
+    sites = _sites(found, kernels, policies, bindings, presence(args, found.program))
     if args.json:
         return json.dumps(_document(name, found, bindings, sites), indent=2)
     return "\n".join(_lines(name, found, bindings, sites))
@@ -82,14 +82,14 @@ def _sites(
     kernels: Kernels,
     policies: list[Policy],
     bindings: list[dict[str, Value]],
-    present: bool,
+    present: Callable[[str], bool],
 ) -> list[Site]:
     analysis = found.program.analysis
     own = {m.file.source for m in analysis.modules.values() if m.file.package is analysis.package}
     seen: dict[Key, dict[Policy, dict[Outcome, list[str]]]] = {}
     for values in bindings:
         lowered = replace(found.program, optimize=False).lower(
-            values, entries=found.entries, main=found.main, present=lambda path: present
+            values, entries=found.entries, main=found.main, present=present
         )
         chosen = {n: v for n, v in values.items() if n not in found.given}
         sizes = " ".join(f"{name}={value}" for name, value in chosen.items())

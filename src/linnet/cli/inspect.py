@@ -16,6 +16,7 @@ from linnet.cli.source import (
     add_optionals,
     add_source_arguments,
     opened,
+    presence,
     source_path,
 )
 from linnet.core.passes import PASSES, optimize
@@ -194,7 +195,7 @@ def _core(args: argparse.Namespace, found: Opened) -> str:
         found.bound("inspect"),
         entries=found.entries,
         main=found.main,
-        present=lambda path: args.optionals == "present",
+        present=presence(args, found.program),
     )
     if args.passes or args.after:
         program = optimize(program, args.numerics, after=args.after)

@@ -6,7 +6,7 @@ import argparse
 
 from linnet.backends import BACKENDS
 from linnet.cli import OK
-from linnet.cli.source import add_numerics, add_optionals, add_source_arguments, opened
+from linnet.cli.source import add_numerics, add_optionals, add_source_arguments, opened, presence
 from linnet.diagnostics import PlanError
 
 
@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
         entries=found.entries,
         main=found.main,
         numerics=args.numerics,
-        present=lambda path: args.optionals == "present",
+        present=presence(args, found.program),
     )
     name = args.entry[0] if args.entry else None
     made = export_program(program, name, args.numerics, inline=args.inline)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,6 +64,30 @@ def add_optionals(parser: argparse.ArgumentParser) -> None:
         default="absent",
         help="whether optional members are there (default: absent)",
     )
+    parser.add_argument(
+        "--absent-file",
+        metavar="FILE",
+        help="all optional members are there but those whose paths are lines of FILE",
+    )
+
+
+def presence(args: argparse.Namespace, program: Program) -> Callable[[str], bool]:
+    """Which optional members are there, by path, as `add_optionals` says it."""
+    if args.absent_file is None:
+        there: bool = args.optionals == "present"
+        return lambda path: there
+    try:
+        text = Path(args.absent_file).read_text("utf-8")
+    except OSError as error:
+        raise PlanError(f"cannot read {args.absent_file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise PlanError(f"{args.absent_file} is no text in UTF-8") from error
+    absent = {line.strip() for line in text.splitlines() if line.strip()}
+    known = program.optionals()
+    for path in sorted(absent.difference(known)):
+        listed = f"they are {', '.join(known)}" if known else "there are none"
+        raise PlanError(f"{args.absent_file}: {path} is no optional member; {listed}")
+    return lambda path: path not in absent
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from linnet.cli import OK
-from linnet.cli.source import add_numerics, add_optionals, add_source_arguments, opened
+from linnet.cli.source import add_numerics, add_optionals, add_source_arguments, opened, presence
 from linnet.diagnostics import PlanError
 from linnet.inputs import bind_sizes, find_entry
 from linnet.stablehlo import check_dynamic, emit
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
         entries=found.entries,
         main=found.main,
         numerics=args.numerics,
-        present=lambda path: args.optionals == "present",
+        present=presence(args, found.program),
     )
     name = args.entry[0] if args.entry else None
     entry = find_entry(program, name)

@@ -6,7 +6,7 @@ import argparse
 
 from linnet.backends import BACKENDS
 from linnet.cli import OK
-from linnet.cli.source import add_numerics, add_optionals, add_source_arguments, opened
+from linnet.cli.source import add_numerics, add_optionals, add_source_arguments, opened, presence
 from linnet.core.ir import Program
 
 
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         entries=found.entries,
         main=found.main,
         numerics=args.numerics,
-        present=lambda path: args.optionals == "present",
+        present=presence(args, found.program),
     )
     text = emit(program, args.numerics)
     if args.place or args.offload:

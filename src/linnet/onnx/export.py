@@ -20,7 +20,7 @@ from linnet.core.passes import optimize as run_passes
 from linnet.diagnostics import PlanError
 from linnet.dims import Dim
 from linnet.inputs import find_entry
-from linnet.loading import load_source
+from linnet.loading import Optionals, load_source
 from linnet.onnx.emit import OPSETS, write_entry
 from linnet.onnx.graph import IR_VERSION, tensor_proto, value_info, words
 from linnet.policy import Policy, policy_named
@@ -90,15 +90,17 @@ def export_model(
     std_root: str | Path | None = None,
     numerics: str = "equivalent",
     bindings: Mapping[str, str] | str | Path | None = None,
+    optionals: Optionals = "auto",
     cast_dtype: bool = False,
     inline: bool = False,
     constants: Mapping[str, bool | int | float] | None = None,
 ) -> Exported:
     """One entry as a model whose own sizes stay open, so that it serves all of them.
 
-    Without `entry` it is the main one; without `weights` the parameters are inputs. `inline` writes
-    the functions out where they are called. PlanError with everything that is wrong with the
-    source, the generics or the weights.
+    Without `entry` it is the main one; without `weights` the parameters are inputs. Optional
+    members are there where the weights have them (`"auto"`), or all of them (`"present"`), or none
+    (`"absent"`). `inline` writes the functions out where they are called. PlanError with everything
+    that is wrong with the source, the generics or the weights.
     """
     policy = policy_named(numerics)
     loaded = load_source(
@@ -113,6 +115,7 @@ def export_model(
         cast_dtype=cast_dtype,
         constants=constants,
         policy=policy,
+        optionals=optionals,
     )
     find_entry(loaded.program, entry)
     if loaded.bound is None:
