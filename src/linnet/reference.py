@@ -129,7 +129,7 @@ def evaluate_node(node: Node, operands: Sequence[tuple[bool | int | float, DType
         for value, dtype in operands
     ]
     with np.errstate(all="ignore"):
-        return np.asarray(_node(node, list(given), {}, False))
+        return np.asarray(node_value(node, list(given), {}, False))
 
 
 # ---------------------------------------------------------------- what a call is given
@@ -244,7 +244,7 @@ def _run(function: Function, inputs: list[Value], sizes: Sizes, checked: bool) -
     strict = os.environ.get("LINNET_CHECKS") == "1"
     for node, dead in _schedule(function):
         if not isinstance(node, Param):
-            value = _node(node, [values[x] for x in operands(node)], sizes, checked)
+            value = node_value(node, [values[x] for x in operands(node)], sizes, checked)
             if strict:
                 _check(function, node, value, sizes)
             values[node] = value
@@ -262,8 +262,8 @@ def _check(function: Function, node: Node, value: Value, sizes: Sizes) -> None:
             raise InternalError("reference", f"{function.name}: {what}")
 
 
-def _node(node: Node, inputs: list[Value], sizes: Sizes, checked: bool) -> Value:
-    """The value of one node on the values of its operands."""
+def node_value(node: Node, inputs: list[Value], sizes: Sizes, checked: bool = False) -> Value:
+    """The value of one node on the values of its operands; one that has several gives a list."""
     match node:
         case Literal(value, dtype):
             return _cast(np.asarray(value, None if dtype is BOOL else _wide(dtype)), dtype)

@@ -107,6 +107,28 @@ def test_every_entry_of_every_family(name: str, policy: Policy) -> None:
         compare(program, entry, policy, tolerance(policy, "f32"), run)
 
 
+def test_a_product_of_a_matrix_that_is_turned_and_a_vector() -> None:
+    """ONNX Runtime makes one operator of a transpose and a product, and errs with a vector."""
+    program = optimize(
+        lowered(
+            """module main
+            pub entry flat<N: Dim, M: Dim>(v: Tensor[N; f32], w: Tensor[N, M; f32])
+                -> Tensor[M; f32] {
+                let out[m] = sum[n] w[n, m] * v[n]
+                return out
+            }
+            pub entry deep<N: Dim, M: Dim>(v: Tensor[N; f32], w: Tensor[M, N, 5; f32])
+                -> Tensor[M, 5; f32] {
+                let out[m, k] = sum[n] w[m, n, k] * v[n]
+                return out
+            }"""
+        ),
+        "exact",
+    )
+    for entry in program.entries:
+        compare(program, entry, "exact", 2e-5, run, {"N": 7, "M": 3})
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 def test_every_entry_in_16_bits(dtype: str) -> None:

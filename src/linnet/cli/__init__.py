@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "jax": ("linnet.cli.jax", "the JAX source that a program becomes"),
     "stablehlo": ("linnet.cli.stablehlo", "the StableHLO module that an entry becomes"),
     "onnx": ("linnet.cli.onnx", "the ONNX model that an entry becomes, as text or as a file"),
+    "verify": ("linnet.cli.verify", "every entry on every backend, against the reference"),
     "lsp": ("linnet.cli.lsp", "the language server, for editors to start"),
     "run": ("linnet.cli.run", "ask a model of the zoo, and stream its answer"),
     "chat": ("linnet.cli.chat", "a conversation with a model, in the terminal"),

@@ -161,7 +161,10 @@ def dot(w: Writer, sizes: Sizes, node: Dot, a: str, b: str) -> str:
         for side in (0, 1)
     ]
     last = node.hint if wide == node.dtype else ""
-    if not node.batch and len(node.contract) == 1 and len(free[1]) < 2:
+    # ONNX Runtime fuses a transpose into a product, and gets that of a matrix and a vector wrong.
+    turned = [*free[0], *summed[0]] != sorted([*free[0], *summed[0]])
+    plain = len(free[1]) == 1 or (not free[1] and not turned)
+    if not node.batch and len(node.contract) == 1 and plain:
         a = permuted(w, a, [*free[0], *summed[0]])
         b = permuted(w, b, [*summed[1], *free[1]])
         return w.to(w.op("MatMul", a, b, wish=last), wide, node.dtype, node.hint)

@@ -7,6 +7,7 @@ loop over them are written after each other: layers are calls of one function.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -116,7 +117,7 @@ class _Module:
             inputs = [writer.names.fresh(words(path) or "x") for path, _ in _leaves(function)]
             scope = _Arguments(writer, function, inputs)
             results = writer.named(_Body(self, writer, scope.sizes, function, inputs).run(), "out")
-            name = self.names.fresh(words(function.name))
+            name = self.names.fresh(_apart(words(function.name)))
             proto = helper.make_function(
                 DOMAIN,
                 name,
@@ -146,6 +147,15 @@ class _Module:
         ]
         nodes = [*writer.first, *writer.nodes]
         return Written(inputs, scope.added, outputs, nodes, self.protos)
+
+
+def _apart(name: str) -> str:
+    """The name without a number at its end that stands alone.
+
+    ONNX Runtime numbers the calls of a function when it inlines it, and would take the second call
+    of `f` and the first of `f_2` for one.
+    """
+    return re.sub(r"_(\d+)$", r"_v\1", name)
 
 
 def _leaves(function: Function) -> list[tuple[str, TensorType]]:
