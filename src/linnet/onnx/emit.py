@@ -141,10 +141,7 @@ class _Module:
         scope = _Arguments(writer, function, inputs)
         results = _Body(self, writer, scope.sizes, function, inputs).run()
         wished = _result_names(function)
-        outputs = [
-            writer.op("Identity", value, wish=wish)
-            for value, wish in zip(results, wished, strict=True)
-        ]
+        outputs = [writer.output(value, wish) for value, wish in zip(results, wished, strict=True)]
         nodes = [*writer.first, *writer.nodes]
         return Written(inputs, scope.added, outputs, nodes, self.protos)
 

@@ -22,6 +22,7 @@ from linnet.inputs import (
     near,
     structured,
 )
+from linnet.onnx.alias import in_place
 from linnet.onnx.export import Exported, export_program
 from linnet.onnx.graph import ELEMENT, NAMES
 from linnet.policy import Policy
@@ -110,6 +111,7 @@ class _Session:
     names: list[str]  # values, parameters, states
     dims: dict[str, str]  # of the inputs that are sizes
     outputs: list[str]
+    over: dict[str, str]  # the outputs that are written where an input lies
 
     @staticmethod
     def of(entry: Entry) -> _Session:
@@ -123,10 +125,14 @@ class _Session:
             )
         except Exception as error:  # the runtime has an exception class for each of its statuses
             raise LinnetError(f"{entry.name}: ONNX Runtime refuses the model: {error}") from error
-        dims = _sizes_of(made)
+        dims = _props(made, "linnet.size.")
+        inputs = {path: name for name, path in _props(made, "linnet.state.").items()}
+        pairs = [(inputs[path], name) for name, path in _props(made, "linnet.next_state.").items()]
+        there = in_place(made.model, pairs)
         names = [port.name for port in made.model.graph.input if port.name not in dims]
         outputs = [port.name for port in made.outputs]
-        return _Session(entry.name, session, names, dims, outputs)
+        over = {output: given for given, output in pairs if output in there}
+        return _Session(entry.name, session, names, dims, outputs, over)
 
     def run(
         self,
@@ -137,27 +143,31 @@ class _Session:
     ) -> list[ort.OrtValue]:
         """All outputs, where the runtime made them."""
         binding = self.session.io_binding()
-        given = [*values, *parameters, *states]
-        for name, value in zip(self.names, given, strict=True):
+        given = dict(zip(self.names, [*values, *parameters, *states], strict=True))
+        for name, value in given.items():
             binding.bind_ortvalue_input(name, value)
         for name, dim in self.dims.items():
             size = np.asarray([sizes[dim]], np.int64)
             binding.bind_ortvalue_input(name, ort_value(size))
         for name in self.outputs:
-            binding.bind_output(name)
+            if name in self.over:
+                binding.bind_ortvalue_output(name, given[self.over[name]])
+            else:
+                binding.bind_output(name)
         try:
             self.session.run_with_iobinding(binding)
         except Exception as error:  # the runtime has an exception class for each of its statuses
             raise LinnetError(f"{self.entry}: ONNX Runtime cannot run it: {error}") from error
-        found: list[ort.OrtValue] = binding.get_outputs()
-        return found
+        # What is given out must keep its memory alive, as the runtime's own wrapper does not.
+        over = {name: given[source] for name, source in self.over.items()}
+        made = zip(self.outputs, binding.get_outputs(), strict=True)
+        return [over.get(name, value) for name, value in made]
 
 
-def _sizes_of(made: Exported) -> dict[str, str]:
-    """The inputs that are sizes, each with its dimension."""
-    start = "linnet.size."
+def _props(made: Exported, start: str) -> dict[str, str]:
+    """What the model says of its inputs or outputs under a key."""
     props = ((p.key, p.value) for p in made.model.metadata_props)
-    return {key.removeprefix(start): dim for key, dim in props if key.startswith(start)}
+    return {key.removeprefix(start): value for key, value in props if key.startswith(start)}
 
 
 def options(threads: int | None = None) -> ort.SessionOptions:
