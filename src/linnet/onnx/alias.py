@@ -8,7 +8,7 @@ import onnx.inliner
 from onnx import ModelProto, NodeProto
 
 # What the runtime puts into a copy of its first input, or into that input itself.
-_WRITES = {"ScatterElements", "ScatterND"}
+_WRITES = ("ScatterElements", "ScatterND", "write_")
 # What copies what it reads, so that nobody looks at the input once it is done.
 _READS = {"Gather", "GatherElements", "Shape"}
 
@@ -29,7 +29,7 @@ def in_place(model: ModelProto, states: Iterable[tuple[str, str]]) -> frozenset[
         output
         for given, output in states
         if (node := _origin(makers, output)) is not None
-        and node.op_type in _WRITES
+        and node.op_type.startswith(_WRITES)
         and node.input[0] == given
         and _before(makers, node, [one for one in readers[given] if one is not node])
     )

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from onnx import FunctionProto, NodeProto, ValueInfoProto, helper
+from onnx import FunctionProto, NodeProto, OperatorSetIdProto, ValueInfoProto, helper
 
-from linnet.backends import choose
+from linnet.backends import Kernels, choose
 from linnet.core.derive import dtype_of, shape_of
 from linnet.core.ir import (
     ArrayType,
@@ -64,7 +64,13 @@ from linnet.types import BOOL, I64, TensorType
 # A value's name, or one for each element of an array of members or of several results.
 Value = str | tuple["Value", ...]
 
-OPSETS = (helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1))
+
+def opsets(nodes: Iterable[NodeProto]) -> list[OperatorSetIdProto]:
+    """The sets of operators that a model, or a function with these nodes, names."""
+    further = sorted({node.domain for node in nodes} - {"", DOMAIN})
+    made = [helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1)]
+    return [*made, *(helper.make_opsetid(domain, 1) for domain in further)]
+
 
 # Written where they are first used, for most uses need no tensor of them.
 _ON_USE = (Literal, Size, Expand)
@@ -86,10 +92,12 @@ class Written:
     functions: list[FunctionProto]
 
 
-def write_entry(program: Program, entry: str | None, policy: Policy) -> Written:
+def write_entry(
+    program: Program, entry: str | None, policy: Policy, kernels: Kernels = KERNELS
+) -> Written:
     """The entry, which is called as the argument says; PlanError where there is no such entry."""
     function = find_entry(program, entry)
-    module = _Module(policy)
+    module = _Module(policy, kernels)
     return module.main(function)
 
 
@@ -106,6 +114,7 @@ class _Module:
     """The functions that were asked for."""
 
     policy: Policy
+    kernels: Kernels
     names: Names = field(default_factory=Names)
     known: dict[Function, _Called] = field(default_factory=dict[Function, _Called])
     protos: list[FunctionProto] = field(default_factory=list[FunctionProto])
@@ -124,7 +133,7 @@ class _Module:
                 [*inputs, *scope.added.values()],
                 results,
                 [*writer.first, *writer.nodes],
-                OPSETS,
+                opsets([*writer.first, *writer.nodes]),
             )
             if function.docs:
                 proto.doc_string = function.docs
@@ -359,7 +368,7 @@ class _Body:
     # ------------------------------------------------ calls and control
 
     def _call(self, node: Call) -> Value:
-        kernel, _ = choose(KERNELS, node, self.module.policy)
+        kernel, _ = choose(self.module.kernels, node, self.module.policy)
         if isinstance(kernel, Kernel):
             return (kernel.write(self, node),)
         called = self.module.called(node.function)

@@ -22,9 +22,11 @@ from linnet.inputs import (
     near,
     structured,
 )
+from linnet.onnx import native
 from linnet.onnx.alias import in_place
 from linnet.onnx.export import Exported, export_program
 from linnet.onnx.graph import ELEMENT, NAMES
+from linnet.onnx.kernels import KERNELS
 from linnet.policy import Policy
 from linnet.stablehlo.emit import paths_of, written_by
 from linnet.types import DType, TensorType
@@ -90,6 +92,7 @@ class Entry:
         sizes = self.sizes(values, generics)
         if self._session is None:
             self._session = _Session.of(self)
+        native.threads(self.threads)
         made = self._session.run(
             [ort_value(x) for x in values],
             [parameters[path] for path in self.parameters],
@@ -115,11 +118,17 @@ class _Session:
 
     @staticmethod
     def of(entry: Entry) -> _Session:
-        made = export_program(entry.program, entry.name, entry.policy)
+        on_cpu = list(entry.providers) == ["CPUExecutionProvider"]
+        own = native.library() if on_cpu and entry.policy == "fast" else None
+        kernels = KERNELS if own is None else native.WITH_NATIVE
+        # Inside of functions the runtime cannot tell the types of what our operators give.
+        made = export_program(
+            entry.program, entry.name, entry.policy, inline=own is not None, kernels=kernels
+        )
         try:
             session = ort.InferenceSession(
                 made.model.SerializeToString(),
-                options(entry.threads),
+                options(entry.threads, own),
                 providers=list(entry.providers),
                 disabled_optimizers=INEXACT,
             )
@@ -170,10 +179,14 @@ def _props(made: Exported, start: str) -> dict[str, str]:
     return {key.removeprefix(start): value for key, value in props if key.startswith(start)}
 
 
-def options(threads: int | None = None) -> ort.SessionOptions:
-    """How sessions are made: they say only what went wrong."""
+def options(threads: int | None = None, operators: str | None = None) -> ort.SessionOptions:
+    """How sessions are made: they say only what went wrong; `operators` is a library's file."""
     made = ort.SessionOptions()
     made.log_severity_level = 3
+    if operators is not None:
+        made.register_custom_ops_library(operators)
+        # The runtime's threads would take the processors from those of our operators.
+        made.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if threads is not None:
         made.intra_op_num_threads = threads
     return made
