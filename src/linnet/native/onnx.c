@@ -38,6 +38,7 @@ struct Operator {
     const char *called;
     int kind;
     const char *takes;
+    int gives;  // how many results
 };
 
 typedef void *Status;
@@ -100,6 +101,8 @@ static void run(int64_t work, int64_t op, const int64_t *arguments, int64_t coun
         run(work, op, arguments, sizeof arguments / sizeof *arguments);                 \
     } while (0)
 
+#define MOST 3  // products of one input at once
+
 static int kind_of(void *kernel) { return ((const Operator *)kernel)->kind; }
 
 static int64_t product(const Tensor *x, size_t axes) {
@@ -110,16 +113,22 @@ static int64_t product(const Tensor *x, size_t axes) {
 
 static int64_t bits(Tensor x) { return *(uint32_t *)x.data; }
 
-// x [*S, K] and w [N, K] to [*S, N].
+// x [*S, K] and each w [N, K] to a [*S, N].
 static void linear(void *kernel, void *context) {
-    int64_t kind = kind_of(kernel), size = size_of(kind);
-    Tensor x = input(context, 0), w = input(context, 1);
-    int64_t rows = product(&x, x.rank - 1), count = w.shape[0], width = w.shape[1];
-    x.shape[x.rank - 1] = count;
-    int64_t out = (int64_t)output(context, 0, x.shape, x.rank);
-    if (rows)
-        RUN((rows > 8 ? rows : 1) * count * width, LINEAR, (int64_t)x.data, kind, width * size, rows,
-            (int64_t)w.data, kind, width * size, count, width, out, count);
+    int64_t kind = kind_of(kernel), size = size_of(kind), records[MOST * 13], work = 0, at = 0;
+    Tensor x = input(context, 0);
+    int64_t rows = product(&x, x.rank - 1), width = x.shape[x.rank - 1];
+    for (int i = 0; i < ((const Operator *)kernel)->gives; i++) {
+        Tensor w = input(context, i + 1);
+        int64_t count = x.shape[x.rank - 1] = w.shape[0];
+        int64_t out = (int64_t)output(context, i, x.shape, x.rank);
+        const int64_t record[13] = {LINEAR, 11, (int64_t)x.data, kind, width * size, rows,
+            (int64_t)w.data, kind, width * size, count, width, out, count};
+        memcpy(records + at, record, sizeof record);
+        work += (rows > 8 ? rows : 1) * count * width;
+        at += 13;
+    }
+    if (rows) linnet_run(records, at, work < ALONE);
 }
 
 // x [*S, H], weight [H], eps.
@@ -254,19 +263,22 @@ static int input_type(const Operator *op, size_t index) {
     return letter == 'i' ? INT32 : letter == 'f' ? FLOAT : output_type(op, 0);
 }
 static size_t inputs(const Operator *op) { return strlen(op->takes); }
-static size_t outputs(const Operator *op) { (void)op; return 1; }
+static size_t outputs(const Operator *op) { return op->gives; }
 static int required(const Operator *op, size_t index) { (void)op, (void)index; return 0; }
 static void destroy(void *kernel) { (void)kernel; }
 
-#define ONE(called, kind, takes, compute)                                                        \
+#define ONE(called, kind, takes, compute, gives)                                                        \
     {VERSION, create, name, provider, input_type, inputs, output_type, outputs, compute, destroy, \
-     required, required, called, kind, takes}
-#define EACH(called, takes, compute)                                                \
-    ONE(called "_f32", F32, takes, compute), ONE(called "_bf16", BF16, takes, compute), \
-        ONE(called "_f16", F16, takes, compute)
+     required, required, called, kind, takes, gives}
+#define SEVERAL(called, takes, compute, gives)                                                        \
+    ONE(called "_f32", F32, takes, compute, gives), ONE(called "_bf16", BF16, takes, compute, gives), \
+        ONE(called "_f16", F16, takes, compute, gives)
+#define EACH(called, takes, compute) SEVERAL(called, takes, compute, 1)
 
 static const Operator OPERATORS[] = {
     EACH("linear", "xx", linear),
+    SEVERAL("linear_2", "xxx", linear, 2),
+    SEVERAL("linear_3", "xxxx", linear, 3),
     EACH("rms_norm", "xxf", rms_norm),
     EACH("rope", "xxx", rope),
     EACH("silu_gated", "xx", silu_gated),

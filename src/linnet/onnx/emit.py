@@ -242,6 +242,23 @@ class _Body:
             raise InternalError("onnx", f"{node!r} is no tensor")
         return value
 
+    def alike(self, call: Call) -> list[Call]:
+        """Calls of the same op on the same first input, not written yet, whose others are there."""
+        return [
+            node
+            for node in ordered(self.function.results)
+            if isinstance(node, Call)
+            and node is not call
+            and node.function.op == call.function.op
+            and node.inputs[0] is call.inputs[0]
+            and node not in self.env
+            and all(x in self.env for x in node.inputs)
+        ]
+
+    def give(self, call: Call, name: str) -> None:
+        """The call's result was written with another's."""
+        self.env[call] = (name,)
+
     def inlined(self, function: Function, given: Iterable[Value]) -> list[Value]:
         """The results of a body on these values, written here."""
         names = [name for value in given for name in flat(value)]
@@ -281,7 +298,7 @@ class _Body:
             case Cast(x, dtype):
                 return elementwise.cast(w, self.name(x), dtype_of(x), dtype, node.hint)
             case Reshape(x, shape):
-                return arrays.reshaped(w, sizes, self.name(x), shape, node.hint)
+                return arrays.reshaped(w, sizes, self.name(x), shape, node.hint, shape_of(x))
             case Permute(x, order):
                 return arrays.permuted(w, self.name(x), order, node.hint)
             case Expand():

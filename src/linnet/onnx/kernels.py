@@ -26,6 +26,10 @@ class Place(Protocol):
 
     def name(self, node: Node) -> str: ...
 
+    def alike(self, call: Call) -> list[Call]: ...
+
+    def give(self, call: Call, name: str) -> None: ...
+
 
 @dataclass(frozen=True, slots=True)
 class Kernel(backends.Kernel):

@@ -47,13 +47,28 @@ def _written(p: Place, name: str, call: Call, given: list[str]) -> str:
     return p.writer.op(f"{name}_{call_dtype(call)}", *given, domain=DOMAIN, wish=name)
 
 
+_TOGETHER = 3  # products of one input
+
+
 def _linear(p: Place, call: Call) -> str:
-    """The product, rounded, and then the bias."""
-    x, weight, *bias = (p.name(one) for one in call.inputs)
-    made = _written(p, "linear", call, [x, weight])
-    if not bias:
-        return made
-    return elementwise.binary(p.writer, "add", made, bias[0], call_dtype(call), None)
+    """The product, rounded, and then the bias; with it the products of its input that follow."""
+    dtype = call_dtype(call)
+    calls = [call, *p.alike(call)][:_TOGETHER]
+    if len(calls) == 1:
+        made = [_written(p, "linear", call, [p.name(x) for x in call.inputs[:2]])]
+    else:
+        given = [p.name(call.inputs[0]), *(p.name(one.inputs[1]) for one in calls)]
+        kind = f"linear_{len(calls)}_{dtype}"
+        made = p.writer.ops(kind, given, ["linear"] * len(calls), domain=DOMAIN)
+    found = [
+        elementwise.binary(p.writer, "add", x, p.name(one.inputs[2]), dtype, None)
+        if len(one.inputs) > 2
+        else x
+        for one, x in zip(calls, made, strict=True)
+    ]
+    for one, name in zip(calls[1:], found[1:], strict=True):
+        p.give(one, name)
+    return found[0]
 
 
 def _floats(call: Call) -> str | None:

@@ -59,9 +59,17 @@ class Sizes:
             self.vectors[key] = self.writer.early("Concat", *parts, axis=0, wish="shape")
         return self.vectors[key]
 
-    def reshaped(self, dims: Sequence[Dim]) -> tuple[str, bool]:
-        """What Reshape takes, and whether zeros in it are zeros: one unknown axis is -1."""
+    def reshaped(self, dims: Sequence[Dim], own: Sequence[Dim] = ()) -> tuple[str, bool]:
+        """What Reshape takes, and whether zeros in it are zeros.
+
+        One unknown axis is -1; where all of them stand where the tensor has them, they are 0.
+        """
         numbers = [dim.constant for dim in dims]
+        kept = [i < len(own) and own[i] == dim for i, dim in enumerate(dims)]
+        if None in numbers and all(
+            n if n is not None else k for n, k in zip(numbers, kept, strict=True)
+        ):
+            return self.writer.integers([n or 0 for n in numbers]), False
         if numbers.count(None) == 1 and all(n is None or n > 0 for n in numbers):
             return self.writer.integers([-1 if n is None else n for n in numbers]), False
         return self.shape(dims), any(not n for n in numbers)
