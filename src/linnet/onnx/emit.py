@@ -8,7 +8,7 @@ loop over them are written after each other: layers are calls of one function.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onnx import FunctionProto, NodeProto, OperatorSetIdProto, ValueInfoProto, helper
@@ -61,6 +61,9 @@ from linnet.policy import Policy
 from linnet.stablehlo.emit import members, paths_of, results_of, written_by
 from linnet.types import BOOL, I64, TensorType
 
+# Sizes that are numbers, by name.
+Fixed = tuple[tuple[str, int], ...]
+
 # A value's name, or one for each element of an array of members or of several results.
 Value = str | tuple["Value", ...]
 
@@ -93,11 +96,19 @@ class Written:
 
 
 def write_entry(
-    program: Program, entry: str | None, policy: Policy, kernels: Kernels = KERNELS
+    program: Program,
+    entry: str | None,
+    policy: Policy,
+    kernels: Kernels = KERNELS,
+    *,
+    apart: bool = False,
 ) -> Written:
-    """The entry, which is called as the argument says; PlanError where there is no such entry."""
+    """The entry, which is called as the argument says; PlanError where there is no such entry.
+
+    A function serves all of its calls, or with `apart` those that know the same sizes.
+    """
     function = find_entry(program, entry)
-    module = _Module(policy, kernels)
+    module = _Module(policy, kernels, apart)
     return module.main(function)
 
 
@@ -115,16 +126,20 @@ class _Module:
 
     policy: Policy
     kernels: Kernels
+    apart: bool
     names: Names = field(default_factory=Names)
-    known: dict[Function, _Called] = field(default_factory=dict[Function, _Called])
+    known: dict[tuple[Function, Fixed], _Called] = field(
+        default_factory=dict[tuple[Function, Fixed], _Called]
+    )
     protos: list[FunctionProto] = field(default_factory=list[FunctionProto])
 
-    def called(self, function: Function) -> _Called:
-        """The function of this name, written now if it was not yet."""
-        if function not in self.known:
+    def called(self, function: Function, fixed: Fixed = ()) -> _Called:
+        """The function where these sizes are numbers, written now if it was not yet."""
+        key = function, fixed if self.apart else ()
+        if key not in self.known:
             writer = Writer()
             inputs = [writer.names.fresh(words(path) or "x") for path, _ in _leaves(function)]
-            scope = _Arguments(writer, function, inputs)
+            scope = _Arguments(writer, function, inputs, dict(key[1]))
             results = writer.named(_Body(self, writer, scope.sizes, function, inputs).run(), "out")
             name = self.names.fresh(_apart(words(function.name)))
             proto = helper.make_function(
@@ -138,8 +153,8 @@ class _Module:
             if function.docs:
                 proto.doc_string = function.docs
             self.protos.append(proto)
-            self.known[function] = _Called(name, tuple(scope.added))
-        return self.known[function]
+            self.known[key] = _Called(name, tuple(scope.added))
+        return self.known[key]
 
     def main(self, function: Function) -> Written:
         writer = Writer()
@@ -183,11 +198,12 @@ class _Arguments:
     writer: Writer
     function: Function
     inputs: Sequence[str]
+    fixed: Mapping[str, int] = field(default_factory=dict[str, int])
     added: dict[str, str] = field(default_factory=dict[str, str])
     sizes: Sizes = field(init=False)
 
     def __post_init__(self) -> None:
-        self.sizes = Sizes(self.writer, self.read)
+        self.sizes = Sizes(self.writer, self.read, self.fixed)
 
     def read(self, dim: str) -> str:
         alone = Dim.of(dim)
@@ -299,8 +315,8 @@ class _Body:
                 return elementwise.cast(w, self.name(x), dtype_of(x), dtype, node.hint)
             case Reshape(x, shape):
                 return arrays.reshaped(w, sizes, self.name(x), shape, node.hint, shape_of(x))
-            case Permute(x, order):
-                return arrays.permuted(w, self.name(x), order, node.hint)
+            case Permute():
+                return self._permuted(node)
             case Expand():
                 return self.expanded(node, self.loose(node))
             case Slice():
@@ -362,6 +378,15 @@ class _Body:
     def whole(self, node: Node, name: str, whole: bool) -> str:
         return name if whole else self.expanded(node, name)
 
+    def _permuted(self, node: Permute) -> str:
+        """Where only axes of 1 are moved, everything lies as it lay."""
+        shape = [self.sizes.plain(extent) for extent in shape_of(node.x)]
+        moved = [axis for axis in node.order if shape[axis] != Dim.of(1)]
+        if moved == sorted(moved) and list(node.order) != sorted(node.order):
+            to = [shape[axis] for axis in node.order]
+            return arrays.reshaped(self.writer, self.sizes, self.name(node.x), to, node.hint)
+        return arrays.permuted(self.writer, self.name(node.x), node.order, node.hint)
+
     def _slice(self, node: Slice) -> str:
         extents = shape_of(node.x)
         cut = [
@@ -388,8 +413,9 @@ class _Body:
         kernel, _ = choose(self.module.kernels, node, self.module.policy)
         if isinstance(kernel, Kernel):
             return (kernel.write(self, node),)
-        called = self.module.called(node.function)
-        dims = dict(zip(node.function.dims, node.dims, strict=True))
+        dims = dict(zip(node.function.dims, map(self.sizes.plain, node.dims), strict=True))
+        fixed = tuple((name, n) for name, dim in dims.items() if (n := dim.constant) is not None)
+        called = self.module.called(node.function, fixed)
         given = [name for x in node.inputs for name in flat(self.at(x))]
         given += [self.sizes.one(dims[name]) for name in called.sizes]
         count = len(_types(node))

@@ -160,7 +160,7 @@ def export_program(
 ) -> Exported:
     """The model of an entry; `weights` by path, without which parameters are inputs."""
     function = find_entry(program, entry)
-    written = write_entry(program, entry, policy, kernels)
+    written = write_entry(program, entry, policy, kernels, apart=inline)
     paths = paths_of(function)
     ports: dict[str, list[Port]] = {kind: [] for kind in ("value", "param", "state", "size")}
     props = {
