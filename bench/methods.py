@@ -11,7 +11,7 @@ STORAGES = (*FLOATS, "q8", "q4")
 WIDTHS = {"f32": 4.0, "bf16": 2.0, "f16": 2.0, "u8": 1.0, "q8": 34 / 32, "q4": 18 / 32}
 """Bytes of one value; of those in blocks, as Q8_0 and Q4_0 have them."""
 
-Needs = Literal["checkpoint", "gguf", "gguf with words", "openvino", "linnet"]
+Needs = Literal["checkpoint", "gguf", "gguf with words", "openvino", "genai", "linnet"]
 
 
 class UnknownMethod(Exception):
@@ -64,6 +64,14 @@ FAMILIES: dict[str, Family] = {
     "openvino": Family(
         "OpenVINO GenAI", "reference", "bench.runners.openvino_stack", "openvino", "openvino"
     ),
+    "genai": Family(
+        "ONNX Runtime GenAI",
+        "reference",
+        "bench.runners.genai_stack",
+        "genai",
+        "genai",
+        ("f32",),
+    ),
     "flax": Family(
         "Flax NNX by hand, jitted",
         "reference",
@@ -99,6 +107,13 @@ FAMILIES: dict[str, Family] = {
         "linnet",
         storages=FLOATS,
         options={"generated": True},
+    ),
+    "linnet-onnx": Family(
+        "Linnet ONNX Runtime",
+        "linnet",
+        "bench.runners.linnet_onnx",
+        "linnet",
+        storages=FLOATS,
     ),
     "linnet-torch": Family(
         "Linnet PyTorch",

@@ -56,6 +56,18 @@ PEERS: dict[str, Peer] = {
         ("keras_hub",),
         alone=("keras-hub==0.32.0",),
     ),
+    "genai": Peer(
+        (
+            "onnxruntime==1.32.0",
+            "onnxruntime-genai==0.18.0",
+            "onnx==1.23.2",
+            "onnx-ir==1.1.0",
+            "transformers==5.24.0",
+            "tokenizers==0.23.3",
+            "torch==2.13.0",
+        ),
+        ("onnxruntime_genai", "onnx_ir", "transformers"),
+    ),
     "llamacpp": Peer(("llama-cpp-python==0.3.36",), ("llama_cpp",), source=True),
     # A server of its own, which the functions of the one above do not have; no page, no downloads.
     "llamaserver": Peer(

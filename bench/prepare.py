@@ -86,6 +86,10 @@ class Prepared:
         kind = storage if storage in ("q8", "q4") else "float"
         return self._once(f"openvino-{kind}", lambda at: self._write_openvino(at, kind))
 
+    def genai(self, storage: str) -> Path:
+        """A directory of ONNX Runtime GenAI's, as its own builder makes it."""
+        return self._once(f"genai-{storage}", lambda at: self._write_genai(at, storage))
+
     # ------------------------------------------------ writing
 
     def _once(self, name: str, write: Callable[[Path], None]) -> Path:
@@ -123,12 +127,18 @@ class Prepared:
         write_gguf(self.checkpoint(), place / "model.gguf", storage, words)
 
     def _write_openvino(self, place: Path, kind: str) -> None:
-        code = [str(peers.python("openvino")), "-m", "bench.openvino_export"]
+        self._converted("openvino", "optimum-intel", place, kind)
+
+    def _write_genai(self, place: Path, storage: str) -> None:
+        self._converted("genai", "ONNX Runtime GenAI", place, storage)
+
+    def _converted(self, peer: str, by: str, place: Path, kind: str) -> None:
+        code = [str(peers.python(peer)), "-m", f"bench.{peer}_export"]
         asked = [*code, str(self.checkpoint()), str(place), kind]
         done = subprocess.run(asked, env=peers.environment(), capture_output=True, text=True)
         if done.returncode:
             last = [line for line in done.stderr.splitlines() if line.strip()][-1:]
-            raise NestError(f"optimum-intel cannot convert the model: {''.join(last)}")
+            raise NestError(f"{by} cannot convert the model: {''.join(last)}")
 
 
 def prepare(card: Card, folder: Path, random: str | None, seed: int) -> Prepared:

@@ -59,6 +59,8 @@ def _place(one: Method, prepared: Prepared) -> Path:
             return prepared.gguf(one.storage, words=True)
         case "openvino":
             return prepared.openvino(one.storage)
+        case "genai":
+            return prepared.genai(one.storage)
         case "linnet" if one.storage == "q4" and prepared.own_gguf is not None:
             return prepared.own_gguf  # its blocks are kept as they are
         case _:

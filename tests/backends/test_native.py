@@ -13,8 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from linnet import native as build
 from linnet.torch import native, quantised
-from linnet.torch.native import build, ops
+from linnet.torch.native import ops
 
 # Rounded once to the dtype: half a unit of the last place, and what f32 sums lose.
 NEAR = {torch.float32: 2e-6, torch.bfloat16: 4.5e-3, torch.float16: 6e-4}

@@ -201,8 +201,8 @@ def test_keys() -> None:
     assert method("linnet-torch-q4", "bf16").dtype == "bf16"
     assert method("linnet-torch-f16", "bf16").dtype == "f16"
     assert method("llamacpp-flash-q8", "f32").family.options == {"flash": True}
-    with pytest.raises(UnknownMethod, match=r"no method 'linnet-onnx'.*linnet-inductor"):
-        method("linnet-onnx", "f32")
+    with pytest.raises(UnknownMethod, match=r"no method 'linnet-tvm'.*linnet-inductor"):
+        method("linnet-tvm", "f32")
     with pytest.raises(UnknownMethod, match=r"transformers-eager-q4: .* has no q4 weights"):
         method("transformers-eager-q4", "f32")
     once = methods("linnet-torch, linnet-torch-f32,openvino-q4", "f32", "cpu")

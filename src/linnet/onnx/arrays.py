@@ -41,9 +41,16 @@ def permuted(w: Writer, x: str, order: Sequence[int], wish: str = "") -> str:
     return w.op("Transpose", x, perm=list(order), wish=wish)
 
 
-def reshaped(w: Writer, sizes: Sizes, x: str, shape: Sequence[Dim], wish: str = "") -> str:
-    """The elements in another shape."""
-    to, zeros = sizes.reshaped(shape)
+def reshaped(
+    w: Writer,
+    sizes: Sizes,
+    x: str,
+    shape: Sequence[Dim],
+    wish: str = "",
+    own: Sequence[Dim] = (),
+) -> str:
+    """The elements in another shape; `own` is the shape that they have, where it is known."""
+    to, zeros = sizes.reshaped(shape, own)
     if zeros:
         return w.op("Reshape", x, to, wish=wish, allowzero=1)
     return w.op("Reshape", x, to, wish=wish)

@@ -8,12 +8,12 @@ loop over them are written after each other: layers are calls of one function.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from onnx import FunctionProto, NodeProto, ValueInfoProto, helper
+from onnx import FunctionProto, NodeProto, OperatorSetIdProto, ValueInfoProto, helper
 
-from linnet.backends import choose
+from linnet.backends import Kernels, choose
 from linnet.core.derive import dtype_of, shape_of
 from linnet.core.ir import (
     ArrayType,
@@ -61,10 +61,19 @@ from linnet.policy import Policy
 from linnet.stablehlo.emit import members, paths_of, results_of, written_by
 from linnet.types import BOOL, I64, TensorType
 
+# Sizes that are numbers, by name.
+Fixed = tuple[tuple[str, int], ...]
+
 # A value's name, or one for each element of an array of members or of several results.
 Value = str | tuple["Value", ...]
 
-OPSETS = (helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1))
+
+def opsets(nodes: Iterable[NodeProto]) -> list[OperatorSetIdProto]:
+    """The sets of operators that a model, or a function with these nodes, names."""
+    further = sorted({node.domain for node in nodes} - {"", DOMAIN})
+    made = [helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1)]
+    return [*made, *(helper.make_opsetid(domain, 1) for domain in further)]
+
 
 # Written where they are first used, for most uses need no tensor of them.
 _ON_USE = (Literal, Size, Expand)
@@ -86,10 +95,20 @@ class Written:
     functions: list[FunctionProto]
 
 
-def write_entry(program: Program, entry: str | None, policy: Policy) -> Written:
-    """The entry, which is called as the argument says; PlanError where there is no such entry."""
+def write_entry(
+    program: Program,
+    entry: str | None,
+    policy: Policy,
+    kernels: Kernels = KERNELS,
+    *,
+    apart: bool = False,
+) -> Written:
+    """The entry, which is called as the argument says; PlanError where there is no such entry.
+
+    A function serves all of its calls, or with `apart` those that know the same sizes.
+    """
     function = find_entry(program, entry)
-    module = _Module(policy)
+    module = _Module(policy, kernels, apart)
     return module.main(function)
 
 
@@ -106,16 +125,21 @@ class _Module:
     """The functions that were asked for."""
 
     policy: Policy
+    kernels: Kernels
+    apart: bool
     names: Names = field(default_factory=Names)
-    known: dict[Function, _Called] = field(default_factory=dict[Function, _Called])
+    known: dict[tuple[Function, Fixed], _Called] = field(
+        default_factory=dict[tuple[Function, Fixed], _Called]
+    )
     protos: list[FunctionProto] = field(default_factory=list[FunctionProto])
 
-    def called(self, function: Function) -> _Called:
-        """The function of this name, written now if it was not yet."""
-        if function not in self.known:
+    def called(self, function: Function, fixed: Fixed = ()) -> _Called:
+        """The function where these sizes are numbers, written now if it was not yet."""
+        key = function, fixed if self.apart else ()
+        if key not in self.known:
             writer = Writer()
             inputs = [writer.names.fresh(words(path) or "x") for path, _ in _leaves(function)]
-            scope = _Arguments(writer, function, inputs)
+            scope = _Arguments(writer, function, inputs, dict(key[1]))
             results = writer.named(_Body(self, writer, scope.sizes, function, inputs).run(), "out")
             name = self.names.fresh(_apart(words(function.name)))
             proto = helper.make_function(
@@ -124,13 +148,13 @@ class _Module:
                 [*inputs, *scope.added.values()],
                 results,
                 [*writer.first, *writer.nodes],
-                OPSETS,
+                opsets([*writer.first, *writer.nodes]),
             )
             if function.docs:
                 proto.doc_string = function.docs
             self.protos.append(proto)
-            self.known[function] = _Called(name, tuple(scope.added))
-        return self.known[function]
+            self.known[key] = _Called(name, tuple(scope.added))
+        return self.known[key]
 
     def main(self, function: Function) -> Written:
         writer = Writer()
@@ -141,10 +165,7 @@ class _Module:
         scope = _Arguments(writer, function, inputs)
         results = _Body(self, writer, scope.sizes, function, inputs).run()
         wished = _result_names(function)
-        outputs = [
-            writer.op("Identity", value, wish=wish)
-            for value, wish in zip(results, wished, strict=True)
-        ]
+        outputs = [writer.output(value, wish) for value, wish in zip(results, wished, strict=True)]
         nodes = [*writer.first, *writer.nodes]
         return Written(inputs, scope.added, outputs, nodes, self.protos)
 
@@ -177,11 +198,12 @@ class _Arguments:
     writer: Writer
     function: Function
     inputs: Sequence[str]
+    fixed: Mapping[str, int] = field(default_factory=dict[str, int])
     added: dict[str, str] = field(default_factory=dict[str, str])
     sizes: Sizes = field(init=False)
 
     def __post_init__(self) -> None:
-        self.sizes = Sizes(self.writer, self.read)
+        self.sizes = Sizes(self.writer, self.read, self.fixed)
 
     def read(self, dim: str) -> str:
         alone = Dim.of(dim)
@@ -236,6 +258,23 @@ class _Body:
             raise InternalError("onnx", f"{node!r} is no tensor")
         return value
 
+    def alike(self, call: Call) -> list[Call]:
+        """Calls of the same op on the same first input, not written yet, whose others are there."""
+        return [
+            node
+            for node in ordered(self.function.results)
+            if isinstance(node, Call)
+            and node is not call
+            and node.function.op == call.function.op
+            and node.inputs[0] is call.inputs[0]
+            and node not in self.env
+            and all(x in self.env for x in node.inputs)
+        ]
+
+    def give(self, call: Call, name: str) -> None:
+        """The call's result was written with another's."""
+        self.env[call] = (name,)
+
     def inlined(self, function: Function, given: Iterable[Value]) -> list[Value]:
         """The results of a body on these values, written here."""
         names = [name for value in given for name in flat(value)]
@@ -275,9 +314,9 @@ class _Body:
             case Cast(x, dtype):
                 return elementwise.cast(w, self.name(x), dtype_of(x), dtype, node.hint)
             case Reshape(x, shape):
-                return arrays.reshaped(w, sizes, self.name(x), shape, node.hint)
-            case Permute(x, order):
-                return arrays.permuted(w, self.name(x), order, node.hint)
+                return arrays.reshaped(w, sizes, self.name(x), shape, node.hint, shape_of(x))
+            case Permute():
+                return self._permuted(node)
             case Expand():
                 return self.expanded(node, self.loose(node))
             case Slice():
@@ -339,6 +378,15 @@ class _Body:
     def whole(self, node: Node, name: str, whole: bool) -> str:
         return name if whole else self.expanded(node, name)
 
+    def _permuted(self, node: Permute) -> str:
+        """Where only axes of 1 are moved, everything lies as it lay."""
+        shape = [self.sizes.plain(extent) for extent in shape_of(node.x)]
+        moved = [axis for axis in node.order if shape[axis] != Dim.of(1)]
+        if moved == sorted(moved) and list(node.order) != sorted(node.order):
+            to = [shape[axis] for axis in node.order]
+            return arrays.reshaped(self.writer, self.sizes, self.name(node.x), to, node.hint)
+        return arrays.permuted(self.writer, self.name(node.x), node.order, node.hint)
+
     def _slice(self, node: Slice) -> str:
         extents = shape_of(node.x)
         cut = [
@@ -362,11 +410,12 @@ class _Body:
     # ------------------------------------------------ calls and control
 
     def _call(self, node: Call) -> Value:
-        kernel, _ = choose(KERNELS, node, self.module.policy)
+        kernel, _ = choose(self.module.kernels, node, self.module.policy)
         if isinstance(kernel, Kernel):
             return (kernel.write(self, node),)
-        called = self.module.called(node.function)
-        dims = dict(zip(node.function.dims, node.dims, strict=True))
+        dims = dict(zip(node.function.dims, map(self.sizes.plain, node.dims), strict=True))
+        fixed = tuple((name, n) for name, dim in dims.items() if (n := dim.constant) is not None)
+        called = self.module.called(node.function, fixed)
         given = [name for x in node.inputs for name in flat(self.at(x))]
         given += [self.sizes.one(dims[name]) for name in called.sizes]
         count = len(_types(node))

@@ -22,8 +22,11 @@ from linnet.inputs import (
     near,
     structured,
 )
+from linnet.onnx import native
+from linnet.onnx.alias import in_place
 from linnet.onnx.export import Exported, export_program
 from linnet.onnx.graph import ELEMENT, NAMES
+from linnet.onnx.kernels import KERNELS
 from linnet.policy import Policy
 from linnet.stablehlo.emit import paths_of, written_by
 from linnet.types import DType, TensorType
@@ -89,6 +92,7 @@ class Entry:
         sizes = self.sizes(values, generics)
         if self._session is None:
             self._session = _Session.of(self)
+        native.threads(self.threads)
         made = self._session.run(
             [ort_value(x) for x in values],
             [parameters[path] for path in self.parameters],
@@ -110,23 +114,34 @@ class _Session:
     names: list[str]  # values, parameters, states
     dims: dict[str, str]  # of the inputs that are sizes
     outputs: list[str]
+    over: dict[str, str]  # the outputs that are written where an input lies
 
     @staticmethod
     def of(entry: Entry) -> _Session:
-        made = export_program(entry.program, entry.name, entry.policy)
+        on_cpu = list(entry.providers) == ["CPUExecutionProvider"]
+        own = native.library() if on_cpu and entry.policy == "fast" else None
+        kernels = KERNELS if own is None else native.WITH_NATIVE
+        # Inside of functions the runtime cannot tell the types of what our operators give.
+        made = export_program(
+            entry.program, entry.name, entry.policy, inline=own is not None, kernels=kernels
+        )
         try:
             session = ort.InferenceSession(
                 made.model.SerializeToString(),
-                options(entry.threads),
+                options(entry.threads, own),
                 providers=list(entry.providers),
                 disabled_optimizers=INEXACT,
             )
         except Exception as error:  # the runtime has an exception class for each of its statuses
             raise LinnetError(f"{entry.name}: ONNX Runtime refuses the model: {error}") from error
-        dims = _sizes_of(made)
+        dims = _props(made, "linnet.size.")
+        inputs = {path: name for name, path in _props(made, "linnet.state.").items()}
+        pairs = [(inputs[path], name) for name, path in _props(made, "linnet.next_state.").items()]
+        there = in_place(made.model, pairs)
         names = [port.name for port in made.model.graph.input if port.name not in dims]
         outputs = [port.name for port in made.outputs]
-        return _Session(entry.name, session, names, dims, outputs)
+        over = {output: given for given, output in pairs if output in there}
+        return _Session(entry.name, session, names, dims, outputs, over)
 
     def run(
         self,
@@ -137,33 +152,41 @@ class _Session:
     ) -> list[ort.OrtValue]:
         """All outputs, where the runtime made them."""
         binding = self.session.io_binding()
-        given = [*values, *parameters, *states]
-        for name, value in zip(self.names, given, strict=True):
+        given = dict(zip(self.names, [*values, *parameters, *states], strict=True))
+        for name, value in given.items():
             binding.bind_ortvalue_input(name, value)
         for name, dim in self.dims.items():
             size = np.asarray([sizes[dim]], np.int64)
             binding.bind_ortvalue_input(name, ort_value(size))
         for name in self.outputs:
-            binding.bind_output(name)
+            if name in self.over:
+                binding.bind_ortvalue_output(name, given[self.over[name]])
+            else:
+                binding.bind_output(name)
         try:
             self.session.run_with_iobinding(binding)
         except Exception as error:  # the runtime has an exception class for each of its statuses
             raise LinnetError(f"{self.entry}: ONNX Runtime cannot run it: {error}") from error
-        found: list[ort.OrtValue] = binding.get_outputs()
-        return found
+        # What is given out must keep its memory alive, as the runtime's own wrapper does not.
+        over = {name: given[source] for name, source in self.over.items()}
+        made = zip(self.outputs, binding.get_outputs(), strict=True)
+        return [over.get(name, value) for name, value in made]
 
 
-def _sizes_of(made: Exported) -> dict[str, str]:
-    """The inputs that are sizes, each with its dimension."""
-    start = "linnet.size."
+def _props(made: Exported, start: str) -> dict[str, str]:
+    """What the model says of its inputs or outputs under a key."""
     props = ((p.key, p.value) for p in made.model.metadata_props)
-    return {key.removeprefix(start): dim for key, dim in props if key.startswith(start)}
+    return {key.removeprefix(start): value for key, value in props if key.startswith(start)}
 
 
-def options(threads: int | None = None) -> ort.SessionOptions:
-    """How sessions are made: they say only what went wrong."""
+def options(threads: int | None = None, operators: str | None = None) -> ort.SessionOptions:
+    """How sessions are made: they say only what went wrong; `operators` is a library's file."""
     made = ort.SessionOptions()
     made.log_severity_level = 3
+    if operators is not None:
+        made.register_custom_ops_library(operators)
+        # The runtime's threads would take the processors from those of our operators.
+        made.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if threads is not None:
         made.intra_op_num_threads = threads
     return made

@@ -13,6 +13,7 @@ import onnx.inliner
 from onnx import ModelProto, TensorProto, helper
 
 from linnet import __version__
+from linnet.backends import Kernels
 from linnet.check import check
 from linnet.core.ir import Program
 from linnet.core.lower import lower_function
@@ -21,8 +22,9 @@ from linnet.diagnostics import PlanError
 from linnet.dims import Dim
 from linnet.inputs import find_entry
 from linnet.loading import Optionals, load_source
-from linnet.onnx.emit import OPSETS, write_entry
+from linnet.onnx.emit import opsets, write_entry
 from linnet.onnx.graph import IR_VERSION, tensor_proto, value_info, words
+from linnet.onnx.kernels import KERNELS
 from linnet.policy import Policy, policy_named
 from linnet.stablehlo.emit import paths_of, results_of, written_by
 from linnet.types import DTYPES, TensorType
@@ -157,10 +159,11 @@ def export_program(
     weights: Mapping[str, Any] | None = None,
     *,
     inline: bool = False,
+    kernels: Kernels = KERNELS,
 ) -> Exported:
     """The model of an entry; `weights` by path, without which parameters are inputs."""
     function = find_entry(program, entry)
-    written = write_entry(program, entry, policy)
+    written = write_entry(program, entry, policy, kernels, apart=inline)
     paths = paths_of(function)
     ports: dict[str, list[Port]] = {kind: [] for kind in ("value", "param", "state", "size")}
     props = {
@@ -202,7 +205,7 @@ def export_program(
     model = helper.make_model(
         graph,
         functions=written.functions,
-        opset_imports=OPSETS,
+        opset_imports=opsets([*written.nodes, *(n for f in written.functions for n in f.node)]),
         ir_version=IR_VERSION,
         producer_name="linnet",
         producer_version=__version__,

@@ -7,7 +7,7 @@ them as the outer names that they are.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -79,6 +79,7 @@ class Writer:
     first: list[NodeProto] = field(default_factory=list[NodeProto])  # constants and sizes
     nodes: list[NodeProto] = field(default_factory=list[NodeProto])  # of the innermost graph
     constants: dict[tuple[object, ...], str] = field(default_factory=dict[tuple[object, ...], str])
+    outputs: dict[str, str] = field(default_factory=dict[str, str])  # as they were called before
 
     def op(
         self, kind: str, *inputs: str, wish: str = "", domain: str = "", **attributes: Any
@@ -142,6 +143,18 @@ class Writer:
     ) -> GraphProto:
         return helper.make_graph(nodes, name, inputs, outputs)
 
+    def output(self, value: str, wish: str) -> str:
+        """The value under a name of its own; what an outermost node makes is renamed."""
+        name = self.names.fresh(wish)
+        if value not in self.outputs and any(value in node.output for node in self.nodes):
+            self.outputs[value] = name
+            _rename(self.nodes, value, name)
+        else:
+            self.nodes.append(
+                helper.make_node("Identity", [self.outputs.get(value, value)], [name])
+            )
+        return name
+
     def named(self, values: Sequence[str], wish: str) -> list[str]:
         """Names that only this graph gives, one for each value, as its outputs must be."""
         made = {name for node in self.nodes for name in node.output}
@@ -150,6 +163,21 @@ class Writer:
             own = value in made and value not in told
             told.append(value if own else self.op("Identity", value, wish=wish))
         return told
+
+
+def _rename(nodes: Iterable[NodeProto], old: str, new: str) -> None:
+    """One name for the other, in branches and loops too."""
+    for node in nodes:
+        for names in (node.input, node.output):
+            for i, name in enumerate(names):
+                if name == old:
+                    names[i] = new
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _rename(attribute.g.node, old, new)
+                for info in attribute.g.output:
+                    if info.name == old:
+                        info.name = new
 
 
 def _wish(value: bool | int | float) -> str:

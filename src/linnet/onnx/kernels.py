@@ -26,6 +26,10 @@ class Place(Protocol):
 
     def name(self, node: Node) -> str: ...
 
+    def alike(self, call: Call) -> list[Call]: ...
+
+    def give(self, call: Call, name: str) -> None: ...
+
 
 @dataclass(frozen=True, slots=True)
 class Kernel(backends.Kernel):
@@ -36,33 +40,32 @@ class Kernel(backends.Kernel):
 
 # ---------------------------------------------------------------- caches
 #
-# The runtime refuses positions outside an axis, which the ops leave out.
+# The runtime refuses positions outside an axis, which the ops leave out. Everything is scattered
+# into the cache as it is: where the cache is read nowhere else, the runtime then writes in place.
 
 
 def _write_span(p: Place, call: Call) -> str:
-    """The cache before the values, those of the values that are inside, the cache after them."""
+    """The values whose positions are inside, put there."""
     cache, value, at = call.inputs
-    return _spanned(p, call, p.name(cache), p.name(value), p.name(at))
+    kept, place = _span(p, call, at)
+    return _put(p, p.name(cache), p.name(value), kept, place, "written")
 
 
-def _spanned(p: Place, call: Call, cache: str, value: str, at: str) -> str:
+def _span(p: Place, call: Call, at: Node) -> tuple[str, str]:
+    """Which of the values have a position inside the cache, and the positions."""
     w, sizes = p.writer, p.sizes
-    extent = sizes.one(shape_of(call.inputs[0])[2])
-    count = sizes.one(shape_of(call.inputs[1])[2])
-    zero, axis = w.integers([0]), w.integers([2])
-    first = w.to(w.op("Reshape", at, w.integers([1])), I32, I64)
-    start = _within(w, first, extent)
-    stop = _within(w, w.op("Add", first, count), extent)
-    begin = _within(w, w.op("Sub", start, first), count)
-    end = _within(w, w.op("Sub", stop, first), count)
-    before = w.op("Slice", cache, zero, start, axis)
-    new = w.op("Slice", value, begin, end, axis)
-    after = w.op("Slice", cache, stop, extent, axis)
-    return w.op("Concat", before, new, after, axis=2, wish="written")
+    cache, value = (shape_of(x)[2] for x in call.inputs[:2])
+    first = w.to(w.op("Reshape", p.name(at), w.integers([1])), I32, I64)
+    place = w.op("Add", arrays.iota(w, sizes, value, I64), first)
+    kept = _which(w, _inside(w, place, sizes.scalar(cache)))
+    return kept, w.op("Gather", place, kept)
 
 
-def _within(w: Writer, x: str, most: str) -> str:
-    return w.op("Min", w.op("Max", x, w.integers([0])), most)
+def _put(p: Place, cache: str, value: str, kept: str, place: str, wish: str = "") -> str:
+    w = p.writer
+    new = w.op("Gather", value, kept, axis=2)
+    index = w.op("Expand", w.op("Unsqueeze", place, w.integers([1])), w.op("Shape", new))
+    return w.op("ScatterElements", cache, index, new, axis=2, wish=wish)
 
 
 def _write_rows(p: Place, call: Call) -> str:
@@ -98,29 +101,29 @@ def _write_slots(p: Place, call: Call) -> str:
     rows = w.op("Gather", rows, kept)
     new = w.op("Gather", p.name(value), kept)
     old = w.op("Gather", p.name(cache), rows, axis=0)
-    written = _spanned(p, call, old, new, p.name(at))
+    written = _put(p, old, new, *_span(p, call, at))
     index = w.op("Unsqueeze", rows, w.integers([1]))
     return w.op("ScatterND", p.name(cache), index, written, wish="written")
 
 
 def _write_tokens(p: Place, call: Call) -> str:
-    """Each token's heads at their places among the rows of all rows, heads and positions."""
+    """Each token's heads at its row and position."""
     cache, value, rows, at = call.inputs
     w, sizes = p.writer, p.sizes
-    b, h, s, d = shape_of(cache)
+    b, h, s, _ = shape_of(cache)
     row, place = (w.to(p.name(x), I32, I64) for x in (rows, at))
     kept = w.op("And", _inside(w, row, sizes.scalar(b)), _inside(w, place, sizes.scalar(s)))
     kept = _which(w, kept)
-    row, place = (w.op("Gather", x, kept) for x in (row, place))
+    each = w.op("Concat", sizes.one(h), w.op("Shape", kept), axis=0)
     heads = w.op("Unsqueeze", arrays.iota(w, sizes, h, I64), w.integers([1]))
-    # (row * H + head) * S + place, for each head and token.
-    first = w.op("Add", w.op("Mul", row, sizes.one(h)), heads)
-    index = w.op("Add", w.op("Mul", first, sizes.one(s)), place)
+    parts = [
+        w.op("Unsqueeze", w.op("Expand", x, each), w.integers([2]))
+        for x in (w.op("Gather", row, kept), heads, w.op("Gather", place, kept))
+    ]
+    index = w.op("Concat", *parts, axis=2)  # of each head's tokens: row, head, position
     new = w.op("Gather", p.name(value), kept, axis=2)
-    flat = arrays.reshaped(w, sizes, p.name(cache), [b * h * s, d])
     own = w.op("Squeeze", new, w.integers([0]))
-    written = w.op("ScatterND", flat, w.op("Unsqueeze", index, w.integers([2])), own)
-    return arrays.reshaped(w, sizes, written, [b, h, s, d], "written")
+    return w.op("ScatterND", p.name(cache), index, own, wish="written")
 
 
 # ---------------------------------------------------------------- functions of numbers
@@ -194,8 +197,8 @@ def _one(policy: Policy, kind: str, write: Callable[[Place, Call], str]) -> tupl
 
 
 KERNELS: dict[str, tuple[Kernel, ...]] = {
-    "std.nn.cache::write_at": _one("exact", "Concat", _write_span),
-    "std.nn.cache::write_span": _one("exact", "Concat", _write_span),
+    "std.nn.cache::write_at": _one("exact", "ScatterElements", _write_span),
+    "std.nn.cache::write_span": _one("exact", "ScatterElements", _write_span),
     "std.nn.cache::write_rows": _one("exact", "ScatterElements", _write_rows),
     # Rows are distinct: of two that are one the op says which is kept.
     "std.nn.cache::write_slots": _one("equivalent", "ScatterND", _write_slots),

@@ -138,6 +138,13 @@ class OnnxModel:
         return tuple(one if isinstance(one, str) else one[0] for one in self._providers)
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of the weights and the state, each tensor once."""
+        kept = {value.data_ptr(): value for value in self._weights.values()}
+        sizes = [value.tensor_size_in_bytes() for value in (*kept.values(), *self._state.values())]
+        return sum(sizes)
+
+    @property
     def weights(self) -> dict[str, Any]:
         """A copy of each parameter, by path."""
         return {path: to_array(value) for path, value in self._weights.items()}

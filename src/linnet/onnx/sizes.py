@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from linnet.dims import Atom, Dim
@@ -12,16 +12,25 @@ from linnet.types import I64
 
 @dataclass(slots=True)
 class Sizes:
-    """The sizes of one function or graph; `read` gives a dimension that stands alone, by name."""
+    """The sizes of one function or graph; `read` gives a dimension that stands alone, by name.
+
+    `fixed` are those that are numbers there.
+    """
 
     writer: Writer
     read: Callable[[str], str]
+    fixed: Mapping[str, int] = field(default_factory=dict[str, int])
     known: dict[Dim, str] = field(default_factory=dict[Dim, str])
     scalars: dict[Dim, str] = field(default_factory=dict[Dim, str])
     vectors: dict[tuple[Dim, ...], str] = field(default_factory=dict[tuple[Dim, ...], str])
 
+    def plain(self, dim: Dim) -> Dim:
+        """The dimension with what is known of it."""
+        return dim.substitute(self.fixed) if self.fixed else dim
+
     def one(self, dim: Dim) -> str:
         """The dimension as a tensor `[1]` of i64."""
+        dim = self.plain(dim)
         if dim.constant is not None:
             return self.writer.integers([dim.constant])
         if dim not in self.known:
@@ -30,6 +39,7 @@ class Sizes:
 
     def scalar(self, dim: Dim) -> str:
         """The dimension as a tensor `[]` of i64."""
+        dim = self.plain(dim)
         if dim.constant is not None:
             return self.writer.number(dim.constant, I64)
         if dim not in self.scalars:
@@ -39,6 +49,7 @@ class Sizes:
 
     def shape(self, dims: Sequence[Dim]) -> str:
         """The dimensions as one tensor of i64."""
+        dims = [self.plain(dim) for dim in dims]
         numbers = [dim.constant for dim in dims]
         if None not in numbers:
             return self.writer.integers([n for n in numbers if n is not None])
@@ -59,9 +70,18 @@ class Sizes:
             self.vectors[key] = self.writer.early("Concat", *parts, axis=0, wish="shape")
         return self.vectors[key]
 
-    def reshaped(self, dims: Sequence[Dim]) -> tuple[str, bool]:
-        """What Reshape takes, and whether zeros in it are zeros: one unknown axis is -1."""
+    def reshaped(self, dims: Sequence[Dim], own: Sequence[Dim] = ()) -> tuple[str, bool]:
+        """What Reshape takes, and whether zeros in it are zeros.
+
+        One unknown axis is -1; where all of them stand where the tensor has them, they are 0.
+        """
+        dims, own = ([self.plain(dim) for dim in each] for each in (dims, own))
         numbers = [dim.constant for dim in dims]
+        kept = [i < len(own) and own[i] == dim for i, dim in enumerate(dims)]
+        if None in numbers and all(
+            n if n is not None else k for n, k in zip(numbers, kept, strict=True)
+        ):
+            return self.writer.integers([n or 0 for n in numbers]), False
         if numbers.count(None) == 1 and all(n is None or n > 0 for n in numbers):
             return self.writer.integers([-1 if n is None else n for n in numbers]), False
         return self.shape(dims), any(not n for n in numbers)

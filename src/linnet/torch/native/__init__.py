@@ -17,7 +17,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from linnet.torch.native.build import library
+from linnet.native import library
 from linnet.torch.native.space import Space
 from linnet.torch.native.tape import LOCAL, Kernel, keep, reads, record, unrecorded
 
