@@ -1,7 +1,7 @@
-"""python -m bench.genai_export CHECKPOINT PLACE f32|f16|bf16: in the environment of ONNX Runtime GenAI.
+"""python -m bench.genai_export CHECKPOINT PLACE f32|f16|bf16: in an environment of its own.
 
-Its builder reads a checkpoint as the Hub has them and writes its own ONNX model. It asks for a
-tokenizer, which nothing here uses: prompts are ids.
+The builder of ONNX Runtime GenAI reads a checkpoint as the Hub has them and writes its own ONNX
+model. It asks for a tokenizer, which nothing here uses: prompts are ids.
 """
 
 from __future__ import annotations
