@@ -219,14 +219,14 @@ def in_stablehlo(patch: pytest.MonkeyPatch) -> str:
 
 
 def in_onnx(patch: pytest.MonkeyPatch) -> str:
-    from linnet.onnx import kernels
+    from linnet.onnx import kernels, native
 
     op = "std.nn.norm::rms_norm"
 
     def flipped(kernel: kernels.Kernel) -> kernels.Kernel:
         return replace(kernel, write=lambda p, call: p.writer.op("Neg", kernel.write(p, call)))
 
-    patch.setitem(kernels.KERNELS, op, tuple(map(flipped, kernels.KERNELS[op])))
+    patch.setitem(native.WITH_NATIVE, op, tuple(map(flipped, native.WITH_NATIVE[op])))
     return op
 
 

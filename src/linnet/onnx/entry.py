@@ -120,7 +120,7 @@ class _Session:
     def of(entry: Entry) -> _Session:
         on_cpu = list(entry.providers) == ["CPUExecutionProvider"]
         own = native.library() if on_cpu and entry.policy == "fast" else None
-        kernels = KERNELS if own is None else native.WITH_NATIVE
+        kernels = KERNELS if own is None else native.kernels()
         # Inside of functions the runtime cannot tell the types of what our operators give.
         made = export_program(
             entry.program, entry.name, entry.policy, inline=own is not None, kernels=kernels

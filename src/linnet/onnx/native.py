@@ -27,6 +27,11 @@ def library() -> str | None:
     return None if found is None else found._name
 
 
+def kernels() -> Kernels:
+    """What a session on the CPU provider has in place of bodies."""
+    return KERNELS if library() is None else WITH_NATIVE
+
+
 def threads(count: int | None) -> None:
     """The operators that this thread calls use so many threads."""
     found: Any = native.library()
@@ -111,4 +116,4 @@ NATIVE: dict[str, tuple[Kernel, ...]] = {
     "std.nn.attention::span_attention": _one("span_attention", accepts=_plain_attention),
 }
 
-WITH_NATIVE: Kernels = KERNELS | {op: (*own, *KERNELS.get(op, ())) for op, own in NATIVE.items()}
+WITH_NATIVE: dict[str, tuple[Kernel, ...]] = KERNELS | {op: (*own, *KERNELS.get(op, ())) for op, own in NATIVE.items()}

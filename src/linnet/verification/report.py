@@ -161,6 +161,7 @@ def kernel_of(report: Report, name: str, call: Call | None) -> str:
         return ""
     way = next(way for way in WAYS if way.name == name)
     table: Any = getattr(import_module(way.kernels[0]), way.kernels[1])
+    table = table() if callable(table) else table
     known: Any = table.get(str(call.function.op), ())
     if not isinstance(known, tuple):  # StableHLO's, which write operations instead of calls
         return name

@@ -33,7 +33,8 @@ class Runner(Protocol):
 class Way:
     """One way to run a program: what it needs, and what makes a runner of it.
 
-    `kernels` are the module and the name of the table of native kernels that it has.
+    `kernels` are the module and the name of the table of native kernels that it has, or of what
+    gives it.
     """
 
     name: str
@@ -139,7 +140,7 @@ WAYS: tuple[Way, ...] = (
     Way("torch-compiled", ("torch",), "torch", ("linnet.torch.kernels", "KERNELS"), _torch(True)),
     Way("jax", ("jax",), "jax", _XLA, _jax(True)),
     Way("stablehlo", ("jax",), "jax", ("linnet.stablehlo.kernels", "KERNELS"), _jax(False)),
-    Way("onnx", ("onnxruntime", "onnx"), "onnx", ("linnet.onnx.kernels", "KERNELS"), _onnx),
+    Way("onnx", ("onnxruntime", "onnx"), "onnx", ("linnet.onnx.native", "kernels"), _onnx),
 )
 
 
