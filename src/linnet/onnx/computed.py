@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from linnet.dims import Dim
 from linnet.onnx.known import Known
-from linnet.onnx.moved import axis_of
+from linnet.onnx.moved import axis_of, not_below_zero
 from linnet.onnx.reader import Call, Rule, Value
 from linnet.onnx.stored import dtype_of
-from linnet.porting.graph import FLOATS, ONE, Node, broadcast_shape, product
+from linnet.porting.graph import FLOATS, ONE, Node, broadcast_shape, constant, product
 from linnet.porting.operations import Unsupported
 
 _UNARY = {
@@ -54,11 +54,18 @@ def _unary(call: Call) -> Node:
 
 
 def _binary(call: Call) -> Node:
-    return call.graph.elementwise(_BINARY[call.proto.op_type], [call.node(), call.node(1)])
+    a, b = call.node(), call.node(1)
+    if call.proto.op_type == "Add" and a.op == "param" and b.op != "param":
+        a, b = b, a  # a bias is written last
+    return call.graph.elementwise(_BINARY[call.proto.op_type], [a, b])
 
 
 def _compare(call: Call) -> Node:
     given = [call.node(), call.node(1)]
+    if call.proto.op_type == "GreaterOrEqual" and constant(given[1]) == 0:
+        if not_below_zero(given[0]):  # positions, which exporters ask all the same
+            shape = broadcast_shape([x.shape for x in given])
+            return call.graph.literal(True, "bool", shape)
     return call.graph.elementwise(_COMPARE[call.proto.op_type], given, "bool")
 
 
@@ -308,14 +315,27 @@ def matmul(call: Call, a: Node, b: Node) -> Node:
         plain = [side.shape[at] for at in kept] + list(side.shape[lead:])
         sides.append(call.graph.reshape(side, plain))
         told.append("".join(names[at] for at in kept) + own)
-    return call.graph.dot(sides[0], sides[1], told[0], told[1], f"{batch}{rows}{columns}")
+    return dot(call, sides[0], sides[1], told[0], told[1], f"{batch}{rows}{columns}")
+
+
+def dot(call: Call, a: Node, b: Node, of_a: str, of_b: str, result: str) -> Node:
+    """The product, which reads parameters as they lie where they are turned around for it."""
+    (a, of_a), (b, of_b) = _as_it_lies(a, of_a), _as_it_lies(b, of_b)
+    return call.graph.dot(a, b, of_a, of_b, result)
+
+
+def _as_it_lies(x: Node, letters: str) -> tuple[Node, str]:
+    if x.op != "permute" or x.inputs[0].op != "param":
+        return x, letters
+    order = x.data[0]
+    return x.inputs[0], "".join(letters[order.index(at)] for at in range(x.rank))
 
 
 def _gemm(call: Call) -> Node:
     graph, a, b = call.graph, call.node(), call.node(1)
     of_a = "yx" if call.attribute("transA", 0) else "xy"
     of_b = "zy" if call.attribute("transB", 0) else "yz"
-    made = graph.dot(a, b, of_a, of_b, "xz")
+    made = dot(call, a, b, of_a, of_b, "xz")
     alpha, beta = call.attribute("alpha", 1.0), call.attribute("beta", 1.0)
     made = graph.elementwise("mul", [made, graph.literal(alpha, made.dtype)])
     if call.has(2):
@@ -330,7 +350,7 @@ def _einsum(call: Call) -> Node:
     parts = given.split(",")
     if len(parts) != 2 or "." in told or not arrow or any(len(set(p)) < len(p) for p in parts):
         raise Unsupported(f"the equation `{told}` is not translated: two operands, and a result")
-    return call.graph.dot(call.node(), call.node(1), parts[0], parts[1], result)
+    return dot(call, call.node(), call.node(1), parts[0], parts[1], result)
 
 
 def _softmax(call: Call) -> Node:

@@ -66,7 +66,13 @@ def import_onnx(
             raise OnnxImportError("the model gives nothing: there is no entry to make of it")
         _named(graph, proto, results)
         program = Imported(
-            graph, [n for _, n in inputs], stored.members, stored.nodes, results, (), notes
+            graph,
+            [n for _, n in inputs],
+            stored.members,
+            stored.nodes,
+            results,
+            tuple(reader.facts),
+            notes,
         )
         return export(
             program,

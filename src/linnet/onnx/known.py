@@ -103,7 +103,7 @@ def _less(a: Any, b: Any) -> bool:
     rest = Dim.of(b) - Dim.of(a)
     if rest.constant is not None:
         return rest.constant > 0
-    low, high = _bounds(rest)
+    low, high = bounds(rest)
     if low is not None and low > 0:
         return True
     if high is not None and high <= 0:
@@ -111,7 +111,7 @@ def _less(a: Any, b: Any) -> bool:
     raise Unsupported(f"whether {a} < {b} depends on the sizes that it is given")
 
 
-def _bounds(size: Dim) -> tuple[int | None, int | None]:
+def bounds(size: Dim) -> tuple[int | None, int | None]:
     """What a size is at least and at most, its names standing for sizes of at least 1."""
     low: int | None = 0
     high: int | None = 0
@@ -130,7 +130,7 @@ def _equal(a: Any, b: Any) -> bool:
     rest = Dim.of(a) - Dim.of(b)
     if rest.constant is not None:
         return rest.constant == 0
-    low, high = _bounds(rest)
+    low, high = bounds(rest)
     if (low is not None and low > 0) or (high is not None and high < 0):
         return False
     if 1 in (a, b) and rest.names():

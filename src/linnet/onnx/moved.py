@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from linnet.dims import Dim
-from linnet.onnx.known import Known, quotient, sizes_of
+from linnet.onnx.known import Known, bounds, quotient, sizes_of
 from linnet.onnx.reader import Call, Rule, Value
-from linnet.porting.graph import ONE, ZERO, Node, broadcast_shape, constant
+from linnet.porting.graph import ONE, ZERO, Graph, Node, broadcast_shape, constant, product
 from linnet.porting.operations import Unsupported
 
 _END = 1 << 31  # a slice that ends here or later ends with its axis
@@ -30,7 +30,20 @@ def _reshape(call: Call) -> Node:
     if open_:
         rest = [size for at, size in enumerate(shape) if at not in open_]
         shape[open_[0]] = quotient(x.shape, rest)
-    return call.graph.reshape(x, shape)
+    return _around(call, x, shape) or call.graph.reshape(x, shape)
+
+
+def _around(call: Call, x: Node, shape: Sequence[Dim]) -> Node | None:
+    """Heads and batch as one axis while matrices are turned, then apart again: only turned."""
+    if x.op != "permute" or x.data != ((0, 2, 1),) or x.inputs[0].op != "reshape":
+        return None
+    [apart] = x.inputs[0].inputs
+    turned = [*range(apart.rank - 2), apart.rank - 1, apart.rank - 2]
+    if apart.rank < 3 or [apart.shape[at] for at in turned] != list(shape):
+        return None
+    if x.inputs[0].shape[1:] != apart.shape[-2:]:
+        return None
+    return call.graph.permute(apart, turned)
 
 
 def _flatten(call: Call) -> Node:
@@ -110,15 +123,28 @@ def _slice(call: Call) -> Node:
         if step < 1:
             raise Unsupported(f"a step of {step} is not translated")
         ranges = [(ZERO, each, 1) for each in x.shape]
-        ranges[axis] = _within(start, size), _within(end, size), step
-        x = call.graph.slice(x, ranges)
+        ranges[axis] = _within(call, start, size), _within(call, end, size), step
+        x = _counted(call, x, axis, ranges[axis]) or call.graph.slice(x, ranges)
     return x
 
 
-def _within(at: Dim, size: Dim) -> Dim:
+def _counted(call: Call, x: Node, axis: int, part: tuple[Dim, Dim, int]) -> Node | None:
+    """The beginning of positions along an axis is positions too."""
+    start, stop, step = part
+    counts = x.op == "iota" or (x.op == "reshape" and x.inputs[0].op == "iota")
+    if not counts or start != ZERO or step != 1 or product(x.shape) != x.shape[axis]:
+        return None
+    shape = [stop if at == axis else size for at, size in enumerate(x.shape)]
+    return call.graph.reshape(call.graph.iota((stop,), 0, x.dtype), shape)
+
+
+def _within(call: Call, at: Dim, size: Dim) -> Dim:
     """A position as ONNX counts: from the end where it is below zero, cut off at both ends."""
     number, whole = at.constant, size.constant
     if number is None:
+        least, _ = bounds(size - at)
+        if least is None or least < 0:
+            call.reader.facts[f"{at} <= {size}"] = None
         return at
     if number < 0:
         if whole is None and number > -_END:
@@ -133,13 +159,50 @@ def _positions(call: Call, index: Node, size: Dim) -> Node:
     """Positions, those below zero counted from the end."""
     graph = call.graph
     number = constant(index)
-    if index.dtype[0] == "u" or index.op == "iota" or (number is not None and number >= 0):
+    if number is None and not_below_zero(index):
         return index
-    if index.op == "expand" and index.inputs[0].op == "iota":
-        return index
-    whole = graph.node("size", (), [size], dtype=index.dtype)
+    if number is not None:
+        return (
+            index
+            if number >= 0
+            else graph.elementwise("add", [index, whole_of(graph, size, index)])
+        )
+    whole = whole_of(graph, size, index)
     below = graph.elementwise("lt", [index, graph.literal(0, index.dtype)], "bool")
     return graph.elementwise("select", [below, graph.elementwise("add", [index, whole]), index])
+
+
+def whole_of(graph: Graph, size: Dim, index: Node) -> Node:
+    """A size as a number of the index's dtype."""
+    return graph.node("size", (), [size], dtype=index.dtype)
+
+
+def not_below_zero(x: Node) -> bool:
+    """No element is below zero, as far as is plain to see."""
+    if x.dtype[0] == "u" or x.op in ("iota", "size"):
+        return True
+    if (number := constant(x)) is not None:
+        return number >= 0
+    if x.op in ("reshape", "expand", "permute", "slice", "concat", "cast"):
+        return all(not_below_zero(each) for each in x.inputs)
+    return x.op in ("add", "mul") and all(not_below_zero(each) for each in x.inputs)
+
+
+def counted_axis(x: Node) -> int | None:
+    """The axis along which the elements are 0, 1, 2 ..., the same along all others."""
+    if x.op == "iota":
+        return 0
+    if x.op == "cast":
+        return counted_axis(x.inputs[0])
+    if x.op == "expand":
+        own = counted_axis(x.inputs[0])
+        return None if own is None else own + x.rank - x.inputs[0].rank
+    if x.op == "reshape" and (own := counted_axis(x.inputs[0])) is not None:
+        size = x.inputs[0].shape[own]
+        wide = [at for at, each in enumerate(x.shape) if each != ONE]
+        if wide and all(each == ONE or at == own for at, each in enumerate(x.inputs[0].shape)):
+            return wide[0] if len(wide) == 1 and x.shape[wide[0]] == size else None
+    return None
 
 
 def _gather(call: Call) -> Node:
@@ -153,6 +216,8 @@ def _gather(call: Call) -> Node:
         return graph.reshape(part, [*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]])
     ids = call.node(1)
     shape = [*x.shape[:axis], *ids.shape, *x.shape[axis + 1 :]]
+    if (number := constant(x)) is not None:
+        return graph.literal(number, x.dtype, shape)
     if axis == 0 and x.op == "param" and x.rank == 2 and x.dtype in ("f16", "bf16", "f32", "f64"):
         call.ops.notes.append(
             "rows of tables are read by `embedding`: positions below zero, which ONNX counts from "
@@ -172,6 +237,8 @@ def _gather(call: Call) -> Node:
 def _gather_elements(call: Call) -> Node:
     x, ids = call.node(), call.node(1)
     axis = axis_of(call.attribute("axis", 0), x.rank)
+    if (number := constant(x)) is not None:
+        return call.graph.literal(number, x.dtype, ids.shape)
     ids = _positions(call, ids, x.shape[axis])
     return call.ops.along(x, ids, axis)
 
@@ -183,15 +250,21 @@ def _gather_nd(call: Call) -> Node:
         raise Unsupported("how many axes it reads by is not known")
     outer = ids.rank - 1
     shape = [*ids.shape[:-1], *x.shape[batch + count :]]
+    parts = [graph.part(ids, outer, at, at + 1) for at in range(count)]
+    told = [counted_axis(part) for part in parts]
+    axes = [*range(batch), *told, *range(outer, len(shape))]
+    plain = all(
+        place is not None and shape[place] == size
+        for place, size in zip(axes, x.shape, strict=True)
+    )
+    if plain and len(set(axes)) == len(axes):  # each element where it stands
+        return graph.broadcast(x, shape, [place for place in axes if place is not None])
     own = "".join(f"${at}, " for at in range(outer))
     places = [f"${at}" for at in range(batch)]
     places += [f"@1[{own}{at}]" for at in range(count)]
     places += [f"${at}" for at in range(outer, len(shape))]
-    for at in range(count):
-        part = graph.part(ids, outer, at, at + 1)
-        if constant(part) is None:
-            call.ops.notes.append("positions of GatherND below zero are read as 0")
-            break
+    if not all(map(not_below_zero, parts)):
+        call.ops.notes.append("positions of GatherND below zero are read as 0")
     return graph.define(f"@0[{', '.join(places)}]", [x, ids], shape, dtype=x.dtype, name="found")
 
 

@@ -12,7 +12,7 @@ import onnx
 from linnet.diagnostics import InternalError
 from linnet.dims import Dim
 from linnet.onnx.known import Known, evaluated, folded, sizes_of
-from linnet.onnx.stored import Stored, dtype_of, read_tensor
+from linnet.onnx.stored import Stored, dtype_of, read_tensor, scope_of
 from linnet.porting.graph import Body, Graph, Node, known_size
 from linnet.porting.operations import Operations, UnknownDtype, Unsupported
 
@@ -52,11 +52,15 @@ class Call:
         value = self.given[at] if at < len(self.given) else None
         if value is None:
             raise Unsupported(f"its input {at} is left out")
-        return self.reader.node(value)
+        return self.held(value)
+
+    def held(self, value: Value) -> Node:
+        """The value as a tensor; numbers that are an array are of this node's module."""
+        return self.reader.node(value, scope_of(self.proto))
 
     @property
     def nodes(self) -> list[Node]:
-        return [self.reader.node(value) for value in self.given if value is not None]
+        return [self.held(value) for value in self.given if value is not None]
 
     def known(self, at: int, what: str) -> Known | None:
         """An input that must be known while reading; None where it is left out."""
@@ -109,10 +113,11 @@ class Reader:
     stored: Stored
     opset: int
     rules: Mapping[str, Rule]
+    facts: dict[str, None] = field(default_factory=dict)  # what the model needs of its sizes
     problems: dict[str, list[str]] = field(default_factory=dict)  # a reason -> nodes' names
 
-    def node(self, value: Value) -> Node:
-        return self.stored.node(value) if isinstance(value, Known) else value
+    def node(self, value: Value, scope: Sequence[str] = ()) -> Node:
+        return self.stored.node(value, scope) if isinstance(value, Known) else value
 
     def run(self, graph: onnx.GraphProto, env: dict[str, Value | None]) -> list[Value]:
         """The graph's outputs, from its inputs in `env`; `env` grows."""
@@ -247,15 +252,15 @@ class Reader:
             case "Unsqueeze" | "Squeeze":
                 axes = known[1].numbers() if len(known) > 1 else attributes.get("axes")
                 if kind == "Squeeze":
-                    at = None if axes is None else tuple(axes)
-                    return Known(np.squeeze(x.array, at), x.dtype)
+                    gone = None if axes is None else tuple(axes)
+                    return Known(np.squeeze(x.array, gone), x.dtype)
                 return Known(np.expand_dims(x.array, tuple(axes or ())), x.dtype)
             case "Slice":
                 names = ("starts", "ends", "axes", "steps")
                 told = {n: list(attributes[n]) for n in names if n in attributes}
                 told |= dict(zip(names, (each.numbers() for each in known[1:]), strict=False))
                 starts = told["starts"]
-                parts = [slice(None)] * x.array.ndim
+                parts: list[slice] = [slice(None)] * x.array.ndim
                 for at, place in enumerate(told.get("axes", range(len(starts)))):
                     step = told["steps"][at] if "steps" in told else 1
                     parts[place] = slice(starts[at], told["ends"][at], step)

@@ -355,7 +355,7 @@ def _resize(call: Call) -> Node:
 
 def graph_constant(call: Call, array: Any, dtype: str) -> Node:
     """An array that the program holds."""
-    return call.graph.cast(call.reader.node(Known(array, "f32")), dtype)
+    return call.graph.cast(call.held(Known(array, "f32")), dtype)
 
 
 def _shares(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -155,8 +155,8 @@ class Stored:
         self.nodes[member] = node
         return node
 
-    def node(self, known: Known) -> Node:
-        """What is known, as a tensor of the program."""
+    def node(self, known: Known, scope: Sequence[str] = ()) -> Node:
+        """What is known, as a tensor of the program; arrays are held by the module at `scope`."""
         graph = self.graph
         if known.symbolic:
             sizes = [graph.node("size", (), [x], dtype=known.dtype) for x in known.sizes()]
@@ -176,7 +176,7 @@ class Stored:
             name = known.name
             path = self.paths.get(name)
             if path is None or path in {tuple(map(str, m.keys)) for m in self.members}:
-                path = self.fresh(("constant",) if not name else self.named(name, 0)[0])
+                path = self.fresh((*scope, "constant"))
             self.known[key] = self.member(path, array, known.dtype, "buffer")
         return self.known[key]
 
