@@ -135,7 +135,7 @@ def _opset(proto: onnx.ModelProto) -> int:
 def _refusal(problems: dict[str, list[str]]) -> OnnxImportError:
     lines: list[str] = []
     for reason, nodes in problems.items():
-        shown = ", ".join(f"`{name}`" for name in nodes[:5])
+        shown = ", ".join(nodes[:5])
         more = f" and {len(nodes) - 5} more" if len(nodes) > 5 else ""
         lines.append(f"{reason}: in {shown}{more}" if nodes else reason)
     if len(lines) == 1:

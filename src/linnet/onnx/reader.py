@@ -17,6 +17,8 @@ from linnet.porting.graph import Body, Graph, Node, known_size
 from linnet.porting.operations import Operations, UnknownDtype, Unsupported
 
 Value = Known | Node
+# Inputs that are numbers to work with and no parameters, though they are arrays of floats.
+_NUMBERS = frozenset({("Resize", 1), ("Resize", 2), ("Upsample", 1)})
 _FOLDED_ALWAYS = frozenset({"Shape", "Size", "Constant"})
 # What gives other numbers each time.
 _DRAWN = frozenset({"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"})
@@ -122,22 +124,37 @@ class Reader:
     def run(self, graph: onnx.GraphProto, env: dict[str, Value | None]) -> list[Value]:
         """The graph's outputs, from its inputs in `env`; `env` grows."""
         for tensor in graph.initializer:
-            if tensor.name not in env:
+            if tensor.name not in self.stored.tensors:  # of a subgraph
                 env[tensor.name] = self.initializer(tensor)
         if graph.sparse_initializer:
             self.problems.setdefault("sparse initializers are not translated", [])
         for proto in graph.node:
-            given = [self.read(env, name, proto) if name else None for name in proto.input]
+            given = [
+                self.read(env, name, proto, at) if name else None
+                for at, name in enumerate(proto.input)
+            ]
             made = self.outcome(proto, given, env)
             env.update(zip(proto.output, made, strict=False))
         out: list[Value] = []
         for value in graph.output:
             found = env.get(value.name)
-            out.append(self.unknown() if found is None else found)
+            if found is None and value.name in self.stored.tensors:
+                found = self.initializer(self.stored.tensors[value.name])
+            if found is None:
+                self.problems.setdefault(f"nothing makes the output `{value.name}`", [])
+                found = self.unknown()
+            out.append(found)
         return out
 
-    def read(self, env: Mapping[str, Value | None], name: str, proto: onnx.NodeProto) -> Value:
+    def read(
+        self, env: dict[str, Value | None], name: str, proto: onnx.NodeProto, at: int
+    ) -> Value:
         found = env.get(name)
+        if found is None and name in self.stored.tensors:
+            tensor = self.stored.tensors[name]
+            if (proto.op_type, at) in _NUMBERS:
+                return Known(read_tensor(tensor, self.stored.folder), "f32", name)
+            found = env[name] = self.initializer(tensor)
         if found is None:
             self.problem(f"it reads `{name}`, which nothing makes", proto)
             return self.unknown()
@@ -161,7 +178,7 @@ class Reader:
     def problem(self, reason: str, proto: onnx.NodeProto) -> None:
         kind = f"{proto.domain}.{proto.op_type}" if proto.domain else proto.op_type
         told = self.problems.setdefault(f"{kind}: {reason}", [])
-        told.append(proto.name or f"the one that gives `{proto.output[0]}`")
+        told.append(f"`{proto.name}`" if proto.name else f"the one that gives `{proto.output[0]}`")
 
     def outcome(
         self, proto: onnx.NodeProto, given: list[Value | None], env: dict[str, Value | None]
@@ -323,7 +340,7 @@ def _if(
         return reader.body(yes if bool(test.array.reshape(())) else no, [], env)
     assert test is not None
     graph = reader.graph
-    outside = _outside([yes, no], env)
+    outside = _outside(reader, [yes, no], env)
     fixed = list(outside.values())
     args = [graph.arg(at, x, x.name) for at, x in enumerate(fixed)]
     inner = {**env, **dict(zip(outside, args, strict=True))}
@@ -333,14 +350,18 @@ def _if(
     return list(graph.branch(graph.reshape(test, ()), fixed, [Body(tuple(r)) for r in results]))
 
 
-def _outside(graphs: Sequence[onnx.GraphProto], env: Mapping[str, Value | None]) -> dict[str, Node]:
+def _outside(
+    reader: Reader, graphs: Sequence[onnx.GraphProto], env: dict[str, Value | None]
+) -> dict[str, Node]:
     """The tensors that subgraphs read from around them."""
     found: dict[str, Node] = {}
     for graph in graphs:
         for node in graph.node:
             inner = [each.g for each in node.attribute if each.HasField("g")]
-            found.update(_outside(inner, env))
+            found.update(_outside(reader, inner, env))
             for name in node.input:
+                if name not in env and name in reader.stored.tensors:
+                    env[name] = reader.initializer(reader.stored.tensors[name])
                 if isinstance(value := env.get(name), Node):
                     found[name] = value
         for output in graph.output:

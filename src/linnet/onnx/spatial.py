@@ -302,6 +302,10 @@ def _group_norm(call: Call) -> Node:
 # ---------------------------------------------------------------- resizing
 
 
+# Coordinates and roundings by which the nearest pixel, at a whole scale, is each one repeated.
+_REPEATS = frozenset({("asymmetric", "floor"), ("half_pixel", "round")})
+
+
 def _resize(call: Call) -> Node:
     """Each axis by itself: pixels repeated, or a matrix of the share that each pixel has."""
     x, graph = call.node(), call.graph
@@ -316,6 +320,9 @@ def _resize(call: Call) -> Node:
     if sizes is not None and call.attribute("keep_aspect_ratio_policy", b"stretch") != b"stretch":
         raise Unsupported("keep_aspect_ratio_policy is not translated")
     place = "asymmetric" if old else "half_pixel"
+    rounding = call.attribute("nearest_mode", b"round_prefer_floor").decode()
+    if old:
+        rounding = "floor"
     place = call.attribute("coordinate_transformation_mode", place.encode()).decode()
     for at, axis in enumerate(axes):
         size = x.shape[axis]
@@ -334,9 +341,16 @@ def _resize(call: Call) -> Node:
             raise Unsupported("its sizes are computed from what the model is given")
         if out == size and scale in (None, 1.0):
             continue
-        times = quotient([out], [size]).constant
-        nearest = mode == "nearest" and place in ("asymmetric", "half_pixel")
-        if nearest and times is not None and times > 0 and size * times == out:
+        times = int(scale) if scale is not None and scale == int(scale) else None
+        if times is None and size.constant:
+            times = quotient([out], [size]).constant
+        if (
+            mode == "nearest"
+            and (place, rounding[:5]) in _REPEATS
+            and times is not None
+            and times > 0
+            and size * times == out
+        ):
             apart = [*x.shape[: axis + 1], ONE, *x.shape[axis + 1 :]]
             wide = [*x.shape[: axis + 1], Dim.of(times), *x.shape[axis + 1 :]]
             whole = [*x.shape[:axis], out, *x.shape[axis + 1 :]]
@@ -345,7 +359,7 @@ def _resize(call: Call) -> Node:
         if size.constant is None or out.constant is None:
             raise Unsupported(f"the mode {mode} needs sizes that are numbers")
         ratio = scale if scale is not None else out.constant / size.constant
-        shares = _shares(call, mode, place, size.constant, out.constant, ratio)
+        shares = _shares(call, mode, place, rounding, size.constant, out.constant, ratio)
         matrix = graph_constant(call, shares.astype(np.float32), x.dtype)
         letters = "abcdefg"[: x.rank]
         result = letters.replace(letters[axis], "z")
@@ -359,7 +373,7 @@ def graph_constant(call: Call, array: Any, dtype: str) -> Node:
 
 
 def _shares(
-    call: Call, mode: str, place: str, size: int, out: int, scale: float
+    call: Call, mode: str, place: str, rounding: str, size: int, out: int, scale: float
 ) -> np.ndarray[Any, Any]:
     """What each pixel of the axis adds to each of the new one."""
     if call.attribute("antialias", 0) and scale < 1:
@@ -382,9 +396,6 @@ def _shares(
     shares = np.zeros((out, size))
     rows = np.arange(out)
     if mode == "nearest":
-        rounding = call.attribute("nearest_mode", b"round_prefer_floor").decode()
-        if call.proto.op_type == "Upsample" or call.opset < 11:
-            rounding = "floor"
         rounded = {
             "round_prefer_floor": np.ceil(at - 0.5),
             "round_prefer_ceil": np.floor(at + 0.5),
