@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,13 @@ import onnx.inliner
 from linnet.diagnostics import ExportError, OnnxImportError
 from linnet.dims import Dim
 from linnet.onnx.computed import COMPUTED
+from linnet.onnx.known import sizes_of
 from linnet.onnx.moved import MOVED
 from linnet.onnx.reader import Reader, Value
 from linnet.onnx.spatial import SPATIAL
 from linnet.onnx.stored import Stored, dtype_of
 from linnet.porting.graph import Graph, Node
-from linnet.porting.members import METHOD
+from linnet.porting.members import METHOD, Member
 from linnet.porting.names import Names, dim_name, value_name
 from linnet.porting.operations import Operations, Unsupported
 from linnet.porting.package import ExportResult, Imported, export
@@ -55,24 +56,29 @@ def import_onnx(
     opset = _opset(proto)
     graph, notes = Graph(), list[str]()
     try:
-        stored = Stored(graph, proto, folder)
+        told = {prop.key: prop.value for prop in proto.metadata_props}
+        stored = Stored(graph, proto, folder, _under(told, "linnet.path."))
         reader = Reader(graph, Operations(graph, notes), stored, opset, _RULES)
-        inputs = _inputs(graph, proto, reader)
-        env: dict[str, Value | None] = {v.name: n for v, n in inputs}
+        sizes = _under(told, "linnet.size.")
+        env = _inputs(graph, proto, reader, sizes, _under(told, "linnet.state."))
+        given = [node for node in env.values() if isinstance(node, Node) and node.op == "input"]
         results = [reader.node(value) for value in reader.run(proto.graph, env)]
         if reader.problems:
             raise _refusal(reader.problems)
         if not results:
             raise OnnxImportError("the model gives nothing: there is no entry to make of it")
         _named(graph, proto, results)
+        results, written = _written(proto, stored, results, _under(told, "linnet.next_state."))
+        facts = (*_clauses(told, given), *reader.facts)
         program = Imported(
             graph,
-            [n for _, n in inputs],
+            given,
             stored.members,
             stored.nodes,
             results,
-            tuple(reader.facts),
+            facts,
             notes,
+            written,
         )
         return export(
             program,
@@ -148,17 +154,26 @@ def _refusal(problems: dict[str, list[str]]) -> OnnxImportError:
 
 
 def _inputs(
-    graph: Graph, proto: onnx.ModelProto, reader: Reader
-) -> list[tuple[onnx.ValueInfoProto, Node]]:
+    graph: Graph,
+    proto: onnx.ModelProto,
+    reader: Reader,
+    given: Mapping[str, str],
+    states: Mapping[str, str],
+) -> dict[str, Value | None]:
+    """What the entry is given, by the names of the model; those that are sizes as these."""
     names = Names({METHOD})
     sizes: dict[str, Dim] = {}
     taken = Names()
-    out: list[tuple[onnx.ValueInfoProto, Node]] = []
+    out: dict[str, Value | None] = {}
     for value in proto.graph.input:
         if value.name in reader.stored.tensors:
             continue  # older models list their initializers as inputs too
         if not value.type.HasField("tensor_type"):
             reader.problems[f"the input `{value.name}` is no tensor"] = []
+            continue
+        if value.name in given:
+            size = _size(given[value.name], sizes, taken)
+            out[value.name] = sizes_of([size])
             continue
         title = names.fresh(value_name(value.name))
         told = value.type.tensor_type
@@ -178,9 +193,42 @@ def _inputs(
         except Unsupported as reason:
             reader.problems[f"the input `{value.name}`: {reason}"] = []
             continue
+        if value.name in states and all(size.constant is not None for size in shape):
+            path = reader.stored.fresh((value_name(states[value.name]),))
+            out[value.name] = reader.stored.state(path, tuple(shape), dtype, states[value.name])
+            continue
         made = graph.node("input", (), [title], shape=shape, dtype=dtype, name=title)
-        out.append((value, made))
+        out[value.name] = made
     return out
+
+
+def _under(told: Mapping[str, str], start: str) -> dict[str, str]:
+    """What Linnet's own exports say under such keys."""
+    return {k.removeprefix(start): value for k, value in told.items() if k.startswith(start)}
+
+
+def _written(
+    proto: onnx.ModelProto, stored: Stored, results: Sequence[Node], told: Mapping[str, str]
+) -> tuple[list[Node], list[Member]]:
+    """The results, then what states become; and these states."""
+    plain: list[Node] = []
+    last: list[Node] = []
+    states: list[Member] = []
+    for value, node in zip(proto.graph.output, results, strict=True):
+        member = stored.states.get(told.get(value.name, ""))
+        if member is None:
+            plain.append(node)
+        else:
+            last.append(node)
+            states.append(member)
+    return [*plain, *last], states
+
+
+def _clauses(told: Mapping[str, str], inputs: Sequence[Node]) -> list[str]:
+    """The where clauses that Linnet's own exports tell, those about sizes of the inputs."""
+    known = {name for node in inputs for size in node.shape for name in size.names()}
+    clauses = _under(told, "linnet.where.").values()
+    return [c for c in clauses if (named := set(re.findall(r"[A-Za-z_]\w*", c))) and named <= known]
 
 
 def _size(text: str, sizes: dict[str, Dim], taken: Names) -> Dim:

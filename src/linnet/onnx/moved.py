@@ -7,7 +7,16 @@ from collections.abc import Sequence
 from linnet.dims import Dim
 from linnet.onnx.known import Known, bounds, quotient, sizes_of
 from linnet.onnx.reader import Call, Rule, Value
-from linnet.porting.graph import ONE, ZERO, Graph, Node, broadcast_shape, constant, product
+from linnet.porting.graph import (
+    ONE,
+    ZERO,
+    Graph,
+    Node,
+    broadcast_shape,
+    constant,
+    known_size,
+    product,
+)
 from linnet.porting.operations import Unsupported
 
 _END = 1 << 31  # a slice that ends here or later ends with its axis
@@ -223,7 +232,7 @@ def _gather(call: Call) -> Node:
             "rows of tables are read by `embedding`: positions below zero, which ONNX counts from "
             "the end, are the first row there"
         )
-        given = [graph.cast(ids, "i32"), x]
+        given = [graph.cast(_unclamped(ids, x.shape[0]), "i32"), x]
         return graph.call("std.nn.embedding::embedding", given, shape=shape, dtype=x.dtype)
     ids = _positions(call, ids, x.shape[axis])
     own = ", ".join(f"${axis + at}" for at in range(ids.rank))
@@ -232,6 +241,17 @@ def _gather(call: Call) -> Node:
     places += [f"${at}" for at in range(axis + ids.rank, len(shape))]
     template = f"@0[{', '.join(places)}]"
     return graph.define(template, [x, ids], shape, dtype=x.dtype, name="found")
+
+
+def _unclamped(ids: Node, size: Dim) -> Node:
+    """Positions before they were moved into their axis, where reading by them does that too."""
+    if ids.op == "min" and known_size(ids.inputs[1]) == size - 1 and ids.inputs[0].op == "max":
+        inner, low = ids.inputs[0].inputs
+        if constant(low) == 0:
+            ids = inner
+    if ids.op == "cast" and ids.inputs[0].dtype == "i32":
+        ids = ids.inputs[0]
+    return ids
 
 
 def _gather_elements(call: Call) -> Node:

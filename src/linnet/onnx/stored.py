@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from onnx.external_data_helper import load_external_data_for_tensor, uses_extern
 from linnet.diagnostics import OnnxImportError
 from linnet.dims import Dim
 from linnet.onnx.known import Known
-from linnet.porting.graph import Graph, Node
+from linnet.porting.graph import Graph, Node, Shape
 from linnet.porting.members import Member
 from linnet.porting.operations import UnknownDtype
 from linnet.weights.arrays import dtype_name
@@ -89,7 +89,13 @@ def read_tensor(tensor: onnx.TensorProto, folder: Path | None) -> Any:
 class Stored:
     """The initializers of a graph; each becomes a member when something reads it as a tensor."""
 
-    def __init__(self, graph: Graph, model: onnx.ModelProto, folder: Path | None) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        model: onnx.ModelProto,
+        folder: Path | None,
+        named: Mapping[str, str],
+    ) -> None:
         self.graph = graph
         self.folder = folder
         self.tensors = {tensor.name: tensor for tensor in model.graph.initializer}
@@ -97,9 +103,13 @@ class Stored:
         self.members: list[Member] = []
         self.nodes: dict[Member, Node] = {}
         self.taken: set[tuple[str, ...]] = set()
+        self.states: dict[str, Member] = {}  # by the paths that the model tells
         self.known: dict[Any, Node] = {}
         given = {tensor.name for tensor in model.graph.initializer}
         self.paths = {name: tuple(_words(name)) for name in given if not _GENERATED.match(name)}
+        self.paths |= {
+            name: tuple(path.split(".")) for name, path in named.items() if name in given
+        }
         self.taken.update(self.paths.values())
 
     def value(self, name: str) -> Known | Node:
@@ -153,6 +163,15 @@ class Stored:
         node = self.graph.node("param", (), [("", member.tensor)], shape=shape, dtype=dtype)
         self.members.append(member)
         self.nodes[member] = node
+        return node
+
+    def state(self, path: tuple[str, ...], shape: Shape, dtype: str, told: str) -> Node:
+        """What is kept between calls."""
+        member = Member(path, ".".join(path), shape, dtype, None, "state")
+        node = self.graph.node("param", (), [("", member.tensor)], shape=shape, dtype=dtype)
+        self.members.append(member)
+        self.nodes[member] = node
+        self.states[told] = member
         return node
 
     def node(self, known: Known, scope: Sequence[str] = ()) -> Node:
