@@ -236,6 +236,10 @@ class ExportError(LinnetError):
     """A program of another framework that cannot be had as Linnet source."""
 
 
+class OnnxImportError(ExportError):
+    """A model of ONNX that cannot be had as Linnet source."""
+
+
 class InternalError(Exception):
     """A bug in Linnet: `stage` names where, the message what."""
 

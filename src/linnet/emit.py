@@ -125,6 +125,10 @@ def bundle(items: Sequence[object]) -> str:
 # ---------------------------------------------------------------- numbers and sizes
 
 
+# The largest f32: a number above it that rounds to it is refused by frameworks.
+_LARGEST = (2 - 2**-23) * 2.0**127
+
+
 def float_text(value: float, dtype: DType) -> str:
     """The shortest decimal that is this value of the dtype.
 
@@ -138,7 +142,7 @@ def float_text(value: float, dtype: DType) -> str:
     if dtype == F32:
         for digits in range(1, 17):
             short = float(f"{value:.{digits}g}")
-            if round_float(short, F32) == value:
+            if round_float(short, F32) == value and abs(short) <= _LARGEST:
                 value = short
                 break
     return repr(value).replace("e+", "e")

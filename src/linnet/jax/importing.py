@@ -10,11 +10,11 @@ from typing import Any
 import jax
 
 from linnet.diagnostics import ExportError
-from linnet.jax.operations import Operations, Unsupported
 from linnet.jax.parameters import Captured, aval_of, input_node, key_of, members_of, node_of
 from linnet.jax.traced import Reader, dtype_of, fact, shape_of
 from linnet.porting.graph import Graph, Node
 from linnet.porting.names import Names, value_name
+from linnet.porting.operations import Operations, Unsupported
 from linnet.porting.package import ExportResult, Imported, export
 
 

@@ -14,12 +14,12 @@ from jaxlib.mlir.dialects import stablehlo
 
 from linnet.diagnostics import ExportError
 from linnet.dims import Dim
-from linnet.jax.operations import Operations, UnknownDtype, Unsupported, lowest
 from linnet.jax.parameters import Captured, input_node, members_of, node_of
 from linnet.jax.traced import is_untyped, untyped
 from linnet.porting.graph import FLOATS, Body, Graph, Node, Shape, constant
 from linnet.porting.members import Member
 from linnet.porting.names import Names, value_name
+from linnet.porting.operations import Operations, UnknownDtype, Unsupported, lowest
 from linnet.porting.package import Imported
 from linnet.weights.arrays import dtype_name
 

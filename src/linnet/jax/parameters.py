@@ -8,11 +8,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from linnet.jax.operations import Unsupported
 from linnet.jax.traced import dim, dtype_of
 from linnet.porting.graph import Graph, Node, Shape
 from linnet.porting.members import Member
 from linnet.porting.names import Names
+from linnet.porting.operations import Unsupported
 from linnet.weights.arrays import dtype_name
 
 # Collections of Flax, which share the names of the modules below them.

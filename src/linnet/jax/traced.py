@@ -14,9 +14,9 @@ from jax import lax
 from jax._src import source_info_util
 
 from linnet.dims import Dim, dim_max, dim_min
-from linnet.jax.operations import Operations, UnknownDtype, Unsupported
 from linnet.porting.graph import COMPARE, FLOATS, ZERO, Body, Graph, Node, Shape, constant
 from linnet.porting.names import dim_name, value_name
+from linnet.porting.operations import Operations, UnknownDtype, Unsupported
 from linnet.weights.arrays import dtype_name
 
 _LARGEST_CONSTANT = 8  # elements of a captured array that is written into the text

@@ -8,17 +8,24 @@ from typing import TYPE_CHECKING, Any
 from linnet.diagnostics import installing
 
 if TYPE_CHECKING:
+    from linnet.diagnostics import OnnxImportError as OnnxImportError
     from linnet.onnx.export import Exported as Exported
     from linnet.onnx.export import Port as Port
     from linnet.onnx.export import export_function as export_function
     from linnet.onnx.export import export_model as export_model
+    from linnet.onnx.importing import import_onnx as import_onnx
     from linnet.onnx.runtime import OnnxModel as OnnxModel
     from linnet.onnx.runtime import load_model as load_model
+    from linnet.porting.package import ExportResult as ExportResult
 
 # Public name -> the module that holds it under the same name.
-_HOME = dict.fromkeys(
-    ("Exported", "Port", "export_function", "export_model"), "linnet.onnx.export"
-) | dict.fromkeys(("OnnxModel", "load_model"), "linnet.onnx.runtime")
+_HOME = {
+    **dict.fromkeys(("Exported", "Port", "export_function", "export_model"), "linnet.onnx.export"),
+    **dict.fromkeys(("OnnxModel", "load_model"), "linnet.onnx.runtime"),
+    "ExportResult": "linnet.porting.package",
+    "OnnxImportError": "linnet.diagnostics",
+    "import_onnx": "linnet.onnx.importing",
+}
 
 __all__ = sorted(_HOME)
 

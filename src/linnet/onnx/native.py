@@ -116,4 +116,6 @@ NATIVE: dict[str, tuple[Kernel, ...]] = {
     "std.nn.attention::span_attention": _one("span_attention", accepts=_plain_attention),
 }
 
-WITH_NATIVE: dict[str, tuple[Kernel, ...]] = KERNELS | {op: (*own, *KERNELS.get(op, ())) for op, own in NATIVE.items()}
+WITH_NATIVE: dict[str, tuple[Kernel, ...]] = KERNELS | {
+    op: (*own, *KERNELS.get(op, ())) for op, own in NATIVE.items()
+}

@@ -271,6 +271,10 @@ class Graph:
                 return self.elementwise("and", [test, yes])
             if _is_true(yes):
                 return self.elementwise("or", [test, no])
+        if op == "and":
+            for one, other in (inputs, inputs[::-1]):
+                if _is_true(one):
+                    return self.fitted(other, inputs)
         if op == "select" and inputs[0].op == "literal":
             return self.fitted(inputs[1] if inputs[0].data[0] else inputs[2], inputs)
         if op == "ne" and inputs[0].op == "cast" and _is(inputs[1], 0):
@@ -404,8 +408,23 @@ class Graph:
             a == ZERO and b == n and s == 1 for (a, b, s), n in zip(ranges, x.shape, strict=True)
         ):
             return x
+        if x.op == "concat" and (part := self._one_part(x, ranges)) is not None:
+            return part
         shape = [(b - a + (s - 1)) // s if s > 1 else b - a for a, b, s in ranges]
         return self.node("slice", [x], [tuple(ranges)], shape=shape, dtype=x.dtype)
+
+    def _one_part(self, x: Node, ranges: Sequence[tuple[Dim, Dim, int]]) -> Node | None:
+        """What is cut out of parts that were joined, where it lies in one of them."""
+        [axis] = x.data
+        start, stop, step = ranges[axis]
+        at = ZERO
+        for part in x.inputs:
+            end = at + part.shape[axis]
+            if (start, stop) == (at, end):
+                inner = [*ranges[:axis], (ZERO, part.shape[axis], step), *ranges[axis + 1 :]]
+                return self.slice(part, inner)
+            at = end
+        return None
 
     def part(self, x: Node, axis: int, start: Dim | int, stop: Dim | int) -> Node:
         """The positions from start to stop of one axis."""
@@ -723,4 +742,12 @@ def _divides(left: Dim, right: Dim) -> bool:
     small, large = left.constant, right.constant
     if small is not None and large is not None:
         return small != 0 and small < large
+    if left.names() == right.names() and len(left.terms) == len(right.terms) == 1:
+        return _factor(left) < _factor(right)
     return left.names() < right.names() or (left.names() == right.names() and len(right.terms) == 1)
+
+
+def _factor(size: Dim) -> int:
+    """The number that names are multiplied by, in a size of one term."""
+    [(_, count)] = size.coefficients()
+    return count

@@ -63,6 +63,7 @@ class Imported:
     results: list[Node]
     facts: tuple[str, ...] = ()
     notes: list[str] = field(default_factory=list)
+    written: list[Member] = field(default_factory=list)  # states, whose next are the last results
 
 
 def export(
@@ -201,6 +202,7 @@ class _Reader:
 
     def _keep_used(self) -> None:
         used = set(topological(self.program.results))
+        used.update(self.program.nodes[member] for member in self.program.written)
         unused = [m for m in self.program.members if self.program.nodes[m] not in used]
         self.kept = [m for m in self.program.members if self.program.nodes[m] in used]
         if unused:
@@ -238,6 +240,8 @@ class _Reader:
         arrays: dict[str, Any] = {}
         bindings: dict[str, str] = {}
         for member, path in self.paths.items():
+            if member.kind == "state":
+                continue
             bindings[".".join(_positions(self.tree, path))] = member.tensor
             if member.array is not None:
                 arrays[member.tensor] = np.asarray(member.array)
@@ -319,6 +323,7 @@ class _Blocks:
             dims,
             (),
             taken,
+            [self.reader.paths[member][0] for member in program.written],
         )
         body = "\n\n".join([*(["\n".join(members)] if members else []), entry])
         return f"pub block {self.reader.root} {{\n{body}\n}}"

@@ -218,6 +218,24 @@ def _softmax(graph: Graph, node: Node, notes: list[str]) -> Node | None:
     return graph.call("std.nn.softmax::softmax", [x], shape=x.shape, dtype=x.dtype)
 
 
+def _guarded_softmax(graph: Graph, node: Node, notes: list[str]) -> Node | None:
+    """Weights, with 0 where they are no number: they are numbers where no score is infinite."""
+    if node.op != "select" or constant(node.inputs[1]) != 0:
+        return None
+    test, _, weights = node.inputs
+    if weights.op != "call" or weights.data[0] != "std.nn.softmax::softmax":
+        return None
+    if test.op != "ne" or test.inputs != (weights, weights):
+        return None
+    if _scores(graph, weights.inputs[0]) is None:
+        return None
+    notes.append(
+        "attention weights that are no numbers are 0 in the model; that is left out, since none "
+        "of its masks is infinite"
+    )
+    return weights
+
+
 def _log_softmax(graph: Graph, node: Node, notes: list[str]) -> Node | None:
     if node.op != "sub" or node.inputs[0].op != "sub":
         return None
@@ -395,6 +413,14 @@ def _scores(graph: Graph, node: Node) -> tuple[Node, Node, float, Node | None] |
         # Far below any score: what is not kept has no weight, and a row of nothing else the mean.
         if number is None or not -3.5e38 < number <= -1e9 or mask.rank < 2:
             return None
+    for scores, added in _both(node, "add"):
+        if mask is None and added.op == "select":
+            mask, kept, fill = added.inputs
+            number = constant(fill)
+            if constant(kept) != 0 or number is None or not -3.5e38 < number <= -1e30:
+                return None
+            node = scores
+            break
     scale = 1.0
     if node.op == "div" and (by := constant(node.inputs[1])):
         node, scale = node.inputs[0], 1 / float(by)
@@ -413,6 +439,8 @@ def _scores(graph: Graph, node: Node) -> tuple[Node, Node, float, Node | None] |
     if query in of_b:
         pairs.reverse()
     (queries, of_query), (keys, of_key) = pairs
+    (queries, by_query), (keys, by_key) = _unscaled(queries), _unscaled(keys)
+    scale *= by_query * by_key
     if {*of_query} != {rows, heads, query, *summed} or {*of_key} != {rows, heads, key, *summed}:
         return None
     return (
@@ -423,6 +451,14 @@ def _scores(graph: Graph, node: Node) -> tuple[Node, Node, float, Node | None] |
     )
 
 
+def _unscaled(x: Node) -> tuple[Node, float]:
+    """Queries or keys that are each scaled by themselves, before that, and by what."""
+    for plain, by in _both(x, "mul"):
+        if (number := constant(by)) is not None and plain.shape == x.shape:
+            return plain, float(number)
+    return x, 1.0
+
+
 def _turned(graph: Graph, x: Node, letters: str, order: Sequence[str]) -> Node:
     """x with its axes in this order of their letters."""
     return graph.permute(x, [letters.index(letter) for letter in order])
@@ -430,6 +466,7 @@ def _turned(graph: Graph, x: Node, letters: str, order: Sequence[str]) -> Node:
 
 _RULES: tuple[_Rule, ...] = (
     _softmax,
+    _guarded_softmax,
     _attention,
     _log_softmax,
     _gelu,

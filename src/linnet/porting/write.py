@@ -686,8 +686,12 @@ def function_text(
     dims: Sequence[str],
     owner: tuple[str, ...] = (),
     taken: Iterable[str] = (),
+    written: Sequence[str] = (),
 ) -> str:
-    """A whole function: what it is given, what it does and what it returns."""
+    """A whole function: what it is given, what it does and what it returns.
+
+    The last results of the body are what the states `written` become.
+    """
     names = Names({*taken, *dims, *module.names.taken})
     env: dict[Node, Expr] = {}
     told: list[str] = []
@@ -700,9 +704,18 @@ def function_text(
     scope.members = frozenset(taken)
     results = scope.run(body.results)
     texts = [x.text for x in results]
+    if written:  # all that reads a state comes before what writes one
+        for at, text in enumerate(texts):
+            if not re.fullmatch(r"\w+", text) or text in taken:
+                texts[at] = names.fresh("result")
+                scope.lines.append(f"let {texts[at]} = {text}")
+        count = len(texts) - len(written)
+        scope.lines += [f"{state} = {text}" for state, text in zip(written, texts[count:])]
+        texts = texts[:count]
     returned = texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
     lines = [*scope.lines, f"return {returned}"]
-    start = f"{head}{generics_text(dims)}({', '.join(told)}) -> {types_text(body.results)}"
+    kept = body.results[: len(texts)]
+    start = f"{head}{generics_text(dims)}({', '.join(told)}) -> {types_text(kept)}"
     where = where_text(module, dims)
     return start + where + "{\n" + "\n".join(lines) + "\n}"
 

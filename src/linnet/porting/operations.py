@@ -1,4 +1,4 @@
-"""XLA's operations that index, window or sort, as nodes: for jaxprs and StableHLO alike."""
+"""Operations that index, window or sort, in XLA's terms, as nodes: what every reader shares."""
 
 from __future__ import annotations
 
@@ -413,7 +413,9 @@ class Operations:
             dtype=x.dtype,
             name="updates",
         )
-        self.notes.append("scatters are sums over all updates for each element: slower than XLA's")
+        self.notes.append(
+            "scatters are sums over all updates for each element: slower than a kernel for it"
+        )
         op = {"sum": "add", "prod": "mul"}.get(kind, kind)
         return graph.elementwise(op, [x, joined])
 
@@ -503,7 +505,8 @@ class Operations:
         sign = ">=" if reverse else "<="
         test = f"iota<i64>(#{other})[${other}] {sign} iota<i64>(#{axis})[${axis}]"
         self.notes.append(
-            f"cumulative {kind}s read, for each position, all of their axis: slower than XLA's"
+            f"cumulative {kind}s read, for each position, all of their axis: slower "
+            "than a kernel for it"
         )
         return graph.define(
             f"{kind}[${other}] if {test} {{ @0[{', '.join(at)}] }} else {{ @1 }}",
@@ -561,7 +564,7 @@ class Operations:
             dtype="i64",
             name="rank",
         )
-        self.notes.append("sorting compares all pairs along the axis: slower than XLA's")
+        self.notes.append("sorting compares all pairs along the axis: slower than a kernel for it")
         return graph.define(
             f"sum[${other}] if @0[{there}] == iota<i64>(#{axis})[${axis}] "
             f"{{ iota<i64>(#{other})[${other}] }} else {{ 0 }}",
