@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from linnet.dims import Dim
 from linnet.onnx.known import Known, bounds, quotient, sizes_of
+from linnet.onnx.parts import Part, joined
 from linnet.onnx.reader import Call, Rule, Value
 from linnet.porting.graph import (
     ONE,
@@ -96,6 +97,9 @@ def _expand(call: Call) -> Node:
 
 
 def _concat(call: Call) -> Node:
+    if any(isinstance(value, Part) for value in call.given):
+        parts = [value for value in call.given if isinstance(value, Part | Node)]
+        return joined(call.graph, parts, call.attribute("axis", 1))
     nodes = call.nodes
     return call.graph.concat(nodes, axis_of(call.attribute("axis", 1), nodes[0].rank))
 
@@ -117,7 +121,21 @@ def _split(call: Call) -> Value | list[Value]:
     return out
 
 
-def _slice(call: Call) -> Node:
+def _running_slice(call: Call) -> Part | None:
+    """A slice of one axis between positions that are computed from what the model is given."""
+    given = call.given[1:3]
+    if len(given) < 2 or not any(isinstance(x, Node) and known_size(x) is None for x in given):
+        return None
+    axes, steps = call.numbers(3, "axes"), call.numbers(4, "steps") or [1]
+    if axes is None or len(axes) != 1 or steps != [1]:
+        return None
+    x = call.node()
+    return Part(x, axis_of(axes[0], x.rank), call.node(1), call.node(2))
+
+
+def _slice(call: Call) -> Node | Part:
+    if (part := _running_slice(call)) is not None:
+        return part
     x = call.node()
     starts = call.sizes(1, "starts", "starts") or []
     ends = call.sizes(2, "ends", "ends") or []
@@ -288,6 +306,38 @@ def _gather_nd(call: Call) -> Node:
     return graph.define(f"@0[{', '.join(places)}]", [x, ids], shape, dtype=x.dtype, name="found")
 
 
+def _scatter_elements(call: Call) -> Node:
+    """x with updates at positions of one axis; of several at one place the last counts."""
+    graph, x, updates = call.graph, call.node(), call.node(2)
+    axis = axis_of(call.attribute("axis", 0), x.rank)
+    ids = _positions(call, call.node(1), x.shape[axis])
+    if call.attribute("reduction", b"none") != b"none":
+        raise Unsupported("it joins updates, which is not translated")
+    if any(a != b for at, (a, b) in enumerate(zip(x.shape, ids.shape)) if at != axis):
+        raise Unsupported("it writes into a part of other axes")
+    own = ", ".join(f"${i}" for i in range(x.rank))
+    here = f"iota<i64>(#{axis})[${axis}]"
+    one = ids.shape[axis] == ONE
+    last = "0" if one else "@3[" + own + "]"
+    places = ", ".join(last if i == axis else f"${i}" for i in range(x.rank))
+    ids = graph.cast(ids, "i64")
+    if one:
+        text = f"if @1[{places}] == {here} {{ @2[{places}] }} else {{ @0[{own}] }}"
+        return graph.define(text, [x, ids, updates], x.shape, dtype=x.dtype, name="written")
+    each = ", ".join(f"${x.rank if i == axis else i}" for i in range(x.rank))
+    turn = graph.define(
+        f"max[${x.rank}] if @0[{each}] == {here} "
+        f"{{ iota<i64>(#{x.rank})[${x.rank}] }} else {{ -1 }}",
+        [ids],
+        x.shape,
+        [ids.shape[axis]],
+        dtype="i64",
+        name="last",
+    )
+    text = f"if @3[{own}] >= 0 {{ @2[{places}] }} else {{ @0[{own}] }}"
+    return graph.define(text, [x, ids, updates, turn], x.shape, dtype=x.dtype, name="written")
+
+
 def _scatter_nd(call: Call) -> Node:
     x, ids, updates = call.nodes
     count = ids.shape[-1].constant
@@ -441,6 +491,7 @@ MOVED: dict[str, Rule] = {
     "Gather": _gather,
     "GatherElements": _gather_elements,
     "GatherND": _gather_nd,
+    "ScatterElements": _scatter_elements,
     "ScatterND": _scatter_nd,
     "Tile": _tile,
     "Pad": _pad,

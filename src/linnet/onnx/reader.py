@@ -12,11 +12,12 @@ import onnx
 from linnet.diagnostics import InternalError
 from linnet.dims import Dim
 from linnet.onnx.known import Known, evaluated, folded, sizes_of
+from linnet.onnx.parts import Part
 from linnet.onnx.stored import Stored, dtype_of, read_tensor, scope_of
 from linnet.porting.graph import Body, Graph, Node, known_size
 from linnet.porting.operations import Operations, UnknownDtype, Unsupported
 
-Value = Known | Node
+Value = Known | Node | Part
 # Inputs that are numbers to work with and no parameters, though they are arrays of floats.
 _NUMBERS = frozenset({("Resize", 1), ("Resize", 2), ("Upsample", 1)})
 _FOLDED_ALWAYS = frozenset({"Shape", "Size", "Constant"})
@@ -71,7 +72,7 @@ class Call:
         value = self.given[at]
         if isinstance(value, Known):
             return value
-        assert value is not None
+        assert isinstance(value, Node)
         size = known_size(value)
         if size is None or value.rank:
             raise Unsupported(f"its {what} is computed from what the model is given")
@@ -119,6 +120,8 @@ class Reader:
     problems: dict[str, list[str]] = field(default_factory=dict)  # a reason -> nodes' names
 
     def node(self, value: Value, scope: Sequence[str] = ()) -> Node:
+        if isinstance(value, Part):
+            raise Unsupported("it reads a part whose size depends on what the model is given")
         return self.stored.node(value, scope) if isinstance(value, Known) else value
 
     def run(self, graph: onnx.GraphProto, env: dict[str, Value | None]) -> list[Value]:
@@ -248,12 +251,16 @@ class Reader:
             return None
         if any(value.symbolic for value in known):
             dtype = dtype_of(attributes["to"]) if kind == "Cast" else ""
-            return folded(kind, known, attributes, dtype) or self.sliced(kind, known, attributes)
-        made = evaluated(proto, [v if isinstance(v, Known) else None for v in given], self.opset)
-        if made is None:
+            try:
+                made = folded(kind, known, attributes, dtype)
+            except Unsupported:  # it depends on the sizes: the program finds out
+                return None
+            return made or self.sliced(kind, known, attributes)
+        arrays = evaluated(proto, [v if isinstance(v, Known) else None for v in given], self.opset)
+        if arrays is None:
             return None
         out: list[Value] = []
-        for array in made:
+        for array in arrays:
             elem = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
             out.append(Known(array, dtype_of(elem), known[0].name))
         return out
@@ -338,7 +345,7 @@ def _if(
         if test.symbolic:
             raise Unsupported("its condition depends on the sizes that it is given")
         return reader.body(yes if bool(test.array.reshape(())) else no, [], env)
-    assert test is not None
+    assert isinstance(test, Node)
     graph = reader.graph
     outside = _outside(reader, [yes, no], env)
     fixed = list(outside.values())

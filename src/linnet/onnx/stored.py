@@ -167,7 +167,7 @@ class Stored:
 
     def state(self, path: tuple[str, ...], shape: Shape, dtype: str, told: str) -> Node:
         """What is kept between calls."""
-        member = Member(path, ".".join(path), shape, dtype, None, "state")
+        member = Member(path, told, shape, dtype, None, "state")
         node = self.graph.node("param", (), [("", member.tensor)], shape=shape, dtype=dtype)
         self.members.append(member)
         self.nodes[member] = node

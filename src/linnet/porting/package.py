@@ -195,6 +195,15 @@ class _Reader:
             )
             for member, path in paths.items()
         }
+        self.states: dict[Node, str] = {}
+        for member, path in paths.items():
+            if member.kind == "state":  # the root's own: blocks below are given it as a value
+                name = value_name(member.tensor.rpartition(".")[2])
+                made = graph.node(
+                    "input", (), [path[0]], shape=member.shape, dtype=member.dtype, name=name
+                )
+                self.states[made] = path[0]
+                placed[program.nodes[member]] = made
         results = graph.substitute(program.results, placed)
         results = recognised(graph, results, self.notes)
         self.results = outlined(graph, self.tree, results)
@@ -324,6 +333,7 @@ class _Blocks:
             (),
             taken,
             [self.reader.paths[member][0] for member in program.written],
+            self.reader.states,
         )
         body = "\n\n".join([*(["\n".join(members)] if members else []), entry])
         return f"pub block {self.reader.root} {{\n{body}\n}}"

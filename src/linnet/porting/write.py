@@ -687,10 +687,11 @@ def function_text(
     owner: tuple[str, ...] = (),
     taken: Iterable[str] = (),
     written: Sequence[str] = (),
+    states: Mapping[Node, str] | None = None,
 ) -> str:
     """A whole function: what it is given, what it does and what it returns.
 
-    The last results of the body are what the states `written` become.
+    The last results of the body are what the states `written` become; `states` are read by name.
     """
     names = Names({*taken, *dims, *module.names.taken})
     env: dict[Node, Expr] = {}
@@ -700,6 +701,7 @@ def function_text(
         name = names.fresh(wish or called(node))
         env[node] = Expr(name)
         told.append(f"{name}: {type_text(node.shape, node.dtype)}")
+    env.update((node, Expr(name)) for node, name in (states or {}).items())
     scope = Scope(module, owner, names, env)
     scope.members = frozenset(taken)
     results = scope.run(body.results)
