@@ -19,7 +19,7 @@ use std.nn.linear::{linear}
 use std.nn.norm::{rms_norm}
 use std.nn.rope::{rope}
 use std.nn.activations::{silu_gated}
-use std.nn.attention::{span_attention}
+use std.nn.attention::{rows_attention, span_attention}
 use std.nn.cache::{write_at, write_rows, write_span, write_tokens}
 """
 # An entry's inputs and result, its body, the operators that it becomes, and arguments to try:
@@ -75,6 +75,16 @@ CASES = {
             ((2, 4, n, 16), (2, 2, 70, 16), (2, 2, 70, 16), at)
             for n in (0, 1, 3, 5, 20)
             for at in (0, 11, 65, 69, 70, -1, -30, 2**31 - 1, -(2**31))
+        ],
+    ),
+    "rows_attention": (
+        "(q: Tensor[3, 4, 1, 16; T], k: Tensor[3, 2, 70, 16; T], v: Tensor[3, 2, 70, 16; T],"
+        " at: Tensor[3; i32]) -> Tensor[3, 4, 1, 16; T]",
+        "return rows_attention(q, k, v, at, 0.3)",
+        {"span_attention"},
+        [
+            ((3, 4, 1, 16), (3, 2, 70, 16), (3, 2, 70, 16), at)
+            for at in ([0, 69, 11], [70, -1, 2**31 - 1], [-(2**31), 5, 64])
         ],
     ),
     "write_at": (

@@ -167,14 +167,14 @@ static void silu_gated(void *kernel, void *context) {
 #define PART 64  // keys, at least, for a thread
 #define PARTS 64
 
-// Queries [B, Heads, Q, D] over keys and values [B, KvHeads, K, D]: query s is at position at + s
-// and sees the keys up to its own.
+// Queries [B, Heads, Q, D] over keys and values [B, KvHeads, K, D]: query s is at position at + s,
+// or at[b] + s in row b, and sees the keys up to its own.
 static void span_attention(void *kernel, void *context) {
     Tensor q = input(context, 0), k = input(context, 1), v = input(context, 2);
     Tensor at = input(context, 3), scale = input(context, 4);
     int64_t rows = q.shape[0], heads = q.shape[1], queries = q.shape[2], width = q.shape[3];
     int64_t groups = k.shape[1], keys = k.shape[2], kind = kind_of(kernel), row = width * size_of(kind);
-    int64_t first = *(int32_t *)at.data, numbers = product(&q, 4);
+    int64_t own = at.rank > 0, first = own ? 0 : *(int32_t *)at.data, numbers = product(&q, 4);
     char *out = output(context, 0, q.shape, 4), *turned = out;
     if (!numbers) return;
     // The ops give [B, Q, Heads, D].
@@ -183,7 +183,7 @@ static void span_attention(void *kernel, void *context) {
     (int64_t)q.data, (int64_t)k.data, (int64_t)v.data, heads * queries * row, queries * row, row,  \
         groups * keys * row, keys * row, row, groups * keys * row, keys * row, row, (int64_t)turned, \
         kind, rows, heads, groups, queries, keys, width
-    if (queries > FEW && first >= 0 && first + queries <= keys) {
+    if (!own && queries > FEW && first >= 0 && first + queries <= keys) {
         RUN(rows * heads * queries * (first + queries) * width, PROMPT, COMMON, first, 0, 0,
             bits(scale), kind);
     } else {
@@ -192,9 +192,9 @@ static void span_attention(void *kernel, void *context) {
         chunks = chunks < 1 ? 1 : chunks > PARTS ? PARTS : chunks;
         int64_t held = rows * heads * queries * chunks * (width + 2);
         float *parts = memory(held * sizeof(float));
-        RUN(2 * rows * groups * queries * keys * width, ATTEND, COMMON, (int64_t)at.data, 0, 0, 0,
+        RUN(2 * rows * groups * queries * keys * width, ATTEND, COMMON, (int64_t)at.data, own, 0, 0,
             bits(scale), (int64_t)parts, chunks, kind);
-        RUN(held, ATTENDED, COMMON, (int64_t)at.data, 0, 0, 0, bits(scale), (int64_t)parts, chunks,
+        RUN(held, ATTENDED, COMMON, (int64_t)at.data, own, 0, 0, bits(scale), (int64_t)parts, chunks,
             kind);
         free(parts);
     }

@@ -114,6 +114,7 @@ NATIVE: dict[str, tuple[Kernel, ...]] = {
     "std.nn.rope::rope": _one("rope"),
     "std.nn.activations::silu_gated": _one("silu_gated"),
     "std.nn.attention::span_attention": _one("span_attention", accepts=_plain_attention),
+    "std.nn.attention::rows_attention": _one("span_attention", accepts=_plain_attention),
 }
 
 WITH_NATIVE: dict[str, tuple[Kernel, ...]] = KERNELS | {
