@@ -219,3 +219,25 @@ def test_a_branch_and_a_known_one(tmp_path: Path) -> None:
     )
     feeds = [{"x": np.array(v, np.float32)} for v in ([1, 2, 3], [-1, -2, 0])]
     assert "if " in same(model, tmp_path / "branch", *feeds)
+
+
+LOOPS = [  # what a turn says of going on, and what the loop is told
+    ("going = Identity(c)", "limit, , x"),
+    ("s = ReduceSum <keepdims = 0> (next)  going = Less(s, most)", "limit, yes, x"),
+    ("s = ReduceSum <keepdims = 0> (next)  going = Less(s, most)", ", yes, x"),
+]
+
+
+@pytest.mark.parametrize(("going", "given"), LOOPS)
+def test_loops(going: str, given: str, tmp_path: Path) -> None:
+    model = model_of(
+        f"""<ir_version: 8, opset_import: ["" : 17]>
+        main (float[N] x) => (float[N] y)
+        <int64 limit = {{4}}, bool yes = {{1}}, float most = {{40}}, float[1] two = {{2}}>
+        {{ y = Loop <body = turn (int64 i, bool c, float[N] v) => (bool going, float[N] next) {{
+              next = Mul(v, two)
+              {going}
+           }}> ({given}) }}"""
+    )
+    text = same(model, tmp_path / "loop", {"x": np.array([1, 3, 0.5], np.float32)})
+    assert ("for " if "Identity" in going else "while ") in text

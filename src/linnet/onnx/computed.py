@@ -60,6 +60,13 @@ def _binary(call: Call) -> Node:
     return call.graph.elementwise(_BINARY[call.proto.op_type], [a, b])
 
 
+def _shift(call: Call) -> Node:
+    x, count = call.node(), call.node(1)
+    if call.attributes["direction"] == b"LEFT":
+        return call.graph.elementwise("shl", [x, count])
+    return call.ops.shift_right(x, count, logical=True)
+
+
 def _compare(call: Call) -> Node:
     given = [call.node(), call.node(1)]
     if call.proto.op_type == "GreaterOrEqual" and constant(given[1]) == 0:
@@ -388,6 +395,7 @@ COMPUTED: dict[str, Rule] = {
     **dict.fromkeys(("Softmax", "LogSoftmax"), _softmax),
     **dict.fromkeys([f"Reduce{kind}" for kind in _SUMS.split()], _reduce),
     **dict.fromkeys(("ArgMax", "ArgMin"), _arg_extreme),
+    "BitShift": _shift,
     "Sign": _sign,
     "Max": _many("max"),
     "Min": _many("min"),

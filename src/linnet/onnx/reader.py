@@ -14,7 +14,7 @@ from linnet.dims import Dim
 from linnet.onnx.known import Known, evaluated, folded, sizes_of
 from linnet.onnx.parts import Part
 from linnet.onnx.stored import Stored, dtype_of, read_tensor, scope_of
-from linnet.porting.graph import Body, Graph, Node, known_size
+from linnet.porting.graph import Graph, Node, known_size
 from linnet.porting.operations import Operations, UnknownDtype, Unsupported
 
 Value = Known | Node | Part
@@ -329,52 +329,4 @@ Control = Callable[
     [Reader, onnx.NodeProto, Sequence[Value | None], Mapping[str, Any], dict[str, Value | None]],
     "Value | list[Value]",
 ]
-
-
-def _if(
-    reader: Reader,
-    proto: onnx.NodeProto,
-    given: Sequence[Value | None],
-    attributes: Mapping[str, Any],
-    env: dict[str, Value | None],
-) -> Value | list[Value]:
-    """The branch that is known to be taken, or both."""
-    [test] = given
-    yes, no = attributes["then_branch"], attributes["else_branch"]
-    if isinstance(test, Known):
-        if test.symbolic:
-            raise Unsupported("its condition depends on the sizes that it is given")
-        return reader.body(yes if bool(test.array.reshape(())) else no, [], env)
-    assert isinstance(test, Node)
-    graph = reader.graph
-    outside = _outside(reader, [yes, no], env)
-    fixed = list(outside.values())
-    args = [graph.arg(at, x, x.name) for at, x in enumerate(fixed)]
-    inner = {**env, **dict(zip(outside, args, strict=True))}
-    results = [[reader.node(x) for x in reader.body(each, [], inner)] for each in (no, yes)]
-    if any(a.shape != b.shape for a, b in zip(*results, strict=True)):
-        raise Unsupported("its branches give tensors of different shapes")
-    return list(graph.branch(graph.reshape(test, ()), fixed, [Body(tuple(r)) for r in results]))
-
-
-def _outside(
-    reader: Reader, graphs: Sequence[onnx.GraphProto], env: dict[str, Value | None]
-) -> dict[str, Node]:
-    """The tensors that subgraphs read from around them."""
-    found: dict[str, Node] = {}
-    for graph in graphs:
-        for node in graph.node:
-            inner = [each.g for each in node.attribute if each.HasField("g")]
-            found.update(_outside(reader, inner, env))
-            for name in node.input:
-                if name not in env and name in reader.stored.tensors:
-                    env[name] = reader.initializer(reader.stored.tensors[name])
-                if isinstance(value := env.get(name), Node):
-                    found[name] = value
-        for output in graph.output:
-            if isinstance(value := env.get(output.name), Node):
-                found[output.name] = value
-    return found
-
-
-CONTROL: dict[str, Control] = {"If": _if}
+CONTROL: dict[str, Control] = {}  # what `control` adds: operators that have graphs
