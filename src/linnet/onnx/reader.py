@@ -11,7 +11,7 @@ import onnx
 
 from linnet.diagnostics import InternalError
 from linnet.dims import Dim
-from linnet.onnx.known import Known, evaluated, folded, sizes_of
+from linnet.onnx.known import Known, evaluated, folded, plain, sizes_of
 from linnet.onnx.parts import Part
 from linnet.onnx.stored import Stored, dtype_of, read_tensor, scope_of
 from linnet.porting.graph import Graph, Node, known_size
@@ -277,8 +277,8 @@ class Reader:
                 axes = known[1].numbers() if len(known) > 1 else attributes.get("axes")
                 if kind == "Squeeze":
                     gone = None if axes is None else tuple(axes)
-                    return Known(np.squeeze(x.array, gone), x.dtype)
-                return Known(np.expand_dims(x.array, tuple(axes or ())), x.dtype)
+                    return plain(np.squeeze(x.array, gone), x.dtype)
+                return plain(np.expand_dims(x.array, tuple(axes or ())), x.dtype)
             case "Slice":
                 names = ("starts", "ends", "axes", "steps")
                 told = {n: list(attributes[n]) for n in names if n in attributes}
@@ -288,7 +288,7 @@ class Reader:
                 for at, place in enumerate(told.get("axes", range(len(starts)))):
                     step = told["steps"][at] if "steps" in told else 1
                     parts[place] = slice(starts[at], told["ends"][at], step)
-                return Known(x.array[tuple(parts)], x.dtype)
+                return plain(x.array[tuple(parts)], x.dtype)
         return None
 
     def constant(self, proto: onnx.NodeProto, attributes: Mapping[str, Any]) -> Known:
