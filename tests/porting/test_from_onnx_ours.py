@@ -23,7 +23,7 @@ from porting.onnx_importing import checked, members
 ENTRIES = (
     *("forward", "next_token", "decode", "prefill", "decode_rows"),
     *("loss_packed", "log_probs_packed", "hidden_packed"),
-    *("generate", "sample"),
+    *("generate", "sample", "generate_until"),
 )
 
 

@@ -69,15 +69,31 @@ def _loop(
     """`for` where the number of turns is a size and nothing ends it before; else `while`."""
     graph, body = reader.graph, attributes["body"]
     count, test, *start = [*given, None, None][: max(len(given), 2)]
-    carried = [reader.node(value) for value in start if value is not None]
+    begun = [reader.node(value) for value in start if value is not None]
+    kept = [
+        at
+        for at, name in enumerate(proto.output[: len(begun)])
+        if name in reader.stored.read or _reads(body, body.input[2 + at].name)
+    ]
+    carried = [begun[at] for at in kept]
     outside = _outside(reader, [body], env)
     fixed = list(outside.values())
-    stacks = len(body.output) - 1 - len(carried)
+    stacks = len(body.output) - 1 - len(begun)
     turns = count.sizes()[0] if isinstance(count, Known) else None
 
     def turn(known: Sequence[Node], at: Node, going: Value, held: Sequence[Node]) -> list[Value]:
         inner = {**env, **dict(zip(outside, known, strict=True))}
-        return reader.body(body, [at, going, *held], inner)
+        told: list[Value] = list(begun)  # what nothing reads is not carried
+        for number, value in zip(kept, held, strict=True):
+            told[number] = value
+        again, *found = reader.body(body, [at, going, *told], inner)
+        return [again, *(found[number] for number in kept), *found[len(begun) :]]
+
+    def results(new: Sequence[Node]) -> list[Value]:
+        out: list[Value] = list(begun)
+        for number, value in zip(kept, new, strict=False):
+            out[number] = value
+        return [*out, *new[len(kept) :]]
 
     endless = test is None or (isinstance(test, Known) and bool(test.array.reshape(-1)[0]))
     if endless and turns is not None and _goes_on(reader, turn, fixed, carried):
@@ -88,7 +104,7 @@ def _loop(
             return nodes[: len(held)], nodes[len(held) :]
 
         new, stacked = graph.loop(fixed, carried, turns, step)
-        return [*new, *stacked]
+        return results([*new, *stacked])
     if stacks:
         raise Unsupported("a loop that may end early, and collects what its turns give")
     first = graph.literal(0, "i64")
@@ -109,7 +125,7 @@ def _loop(
     if counted:
         after.insert(0, graph.elementwise("add", [at, graph.literal(1, "i64")]))
     made = graph.repeat(constants, state, Body((until,)), Body(tuple(after)))
-    return list(made[2 if counted else 1 :])
+    return results(made[2 if counted else 1 :])
 
 
 def _reads(graph: onnx.GraphProto, name: str) -> bool:

@@ -100,6 +100,7 @@ class Stored:
         self.folder = folder
         self.tensors = {tensor.name: tensor for tensor in model.graph.initializer}
         self.users = _users(model.graph)
+        self.read = {*self.users, *_given(model.graph)}
         self.members: list[Member] = []
         self.nodes: dict[Member, Node] = {}
         self.taken: set[tuple[str, ...]] = set()
@@ -226,6 +227,15 @@ def _users(graph: onnx.GraphProto) -> dict[str, tuple[onnx.NodeProto, int]]:
             if name not in found or found[name][0].op_type in ("Identity", "Cast"):
                 found[name] = node, at
     return found
+
+
+def _given(graph: onnx.GraphProto) -> Iterator[str]:
+    """The names of what the graph, and each graph in it, gives."""
+    yield from (value.name for value in graph.output)
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from _given(attribute.g)
 
 
 def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
