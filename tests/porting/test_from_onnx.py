@@ -189,3 +189,21 @@ def test_an_input_that_nothing_reads_is_still_given(tmp_path: Path) -> None:
     )
     result = import_onnx(model, output=tmp_path / "unread")
     assert "x: Tensor[N, 3; f32], ids: Tensor[M; i64]" in checked(result)
+
+
+def test_graphs_that_are_no_valid_ones(tmp_path: Path) -> None:
+    model = model_of(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        main (float[n] x, float[m] y, float[2, 3] z) => (float[n] r) {
+            a = Add (x, y)
+            b = MaxPool (z)
+            c = MatMul (z, z)
+            r = Sum (a, b, c)
+        }"""
+    )
+    told = refused(model, tmp_path / "out")
+    assert "Add: shapes do not broadcast: [N] and [M]: in the one that gives `a`" in told
+    assert "MaxPool: it does not take what it is given, Tensor[2, 3; f32]" in told
+    assert "MatMul: what it multiplies does not fit together: [2, 3] and [2, 3]" in told
+    model.graph.node[0].input[0] = "nowhere"
+    assert "it reads `nowhere`, which nothing makes" in refused(model, tmp_path / "out")

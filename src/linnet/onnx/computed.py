@@ -327,6 +327,10 @@ def matmul(call: Call, a: Node, b: Node) -> Node:
 
 def dot(call: Call, a: Node, b: Node, of_a: str, of_b: str, result: str) -> Node:
     """The product, which reads parameters as they lie where they are turned around for it."""
+    sizes = dict(zip(of_a, a.shape, strict=True))
+    if any(sizes.get(letter, size) != size for letter, size in zip(of_b, b.shape, strict=True)):
+        shapes = (f"[{', '.join(map(str, x.shape))}]" for x in (a, b))
+        raise Unsupported(f"what it multiplies does not fit together: {' and '.join(shapes)}")
     (a, of_a), (b, of_b) = _as_it_lies(a, of_a), _as_it_lies(b, of_b)
     return call.graph.dot(a, b, of_a, of_b, result)
 

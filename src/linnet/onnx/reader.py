@@ -201,6 +201,9 @@ class Reader:
             self.problem(str(reason), proto)
         except InternalError as error:
             self.problem(error.args[0].partition(": ")[2], proto)
+        except (KeyError, IndexError, ValueError, TypeError, AssertionError):
+            shapes = ", ".join(_shown(value) for value in given)
+            self.problem(f"it does not take what it is given, {shapes or 'nothing'}", proto)
         else:
             values = made if isinstance(made, list) else [made]
             for value in values:
@@ -323,6 +326,15 @@ class Reader:
         for tensor in graph.initializer:
             inner.pop(tensor.name, None)
         return self.run(graph, inner)
+
+
+def _shown(value: Value | None) -> str:
+    """A type, as the language writes it."""
+    if value is None:
+        return "none"
+    if isinstance(value, Part):
+        return "a part of no known size"
+    return f"Tensor[{', '.join(map(str, value.shape))}; {value.dtype}]"
 
 
 Control = Callable[
