@@ -16,10 +16,12 @@ import linnet
 from backends.common import lowered
 from linnet.core.ir import Program
 from linnet.core.passes import optimize
-from linnet.emit import Ex, fit, infix, prefix, snake_case
+from linnet.core.scalars import round_float
+from linnet.emit import Ex, fit, float_text, infix, prefix, snake_case
 from linnet.loading import load_source
 from linnet.policy import POLICIES, Policy
 from linnet.torch.emit import emit
+from linnet.types import DTYPES
 
 ZOO = Path(linnet.__file__).parent / "zoo" / "families"
 TINY = {"Vocab": 32, "H": 16, "Heads": 4, "KvHeads": 2, "Inner": 24, "Batch": 1, "MaxSeq": 16}
@@ -188,3 +190,13 @@ def test_long_statements_are_broken_inside_brackets() -> None:
 def test_names() -> None:
     assert snake_case("GroupedQueryAttention") == "grouped_query_attention"
     assert snake_case("SwiGlu") == "swi_glu" and snake_case("MLPBlock") == "mlp_block"
+
+
+def test_the_largest_floats_are_not_printed_as_larger_ones() -> None:
+    """PyTorch refuses -3.4028235e38 as an f32, though it rounds to one."""
+    largest = (2 - 2**-23) * 2.0**127
+    for value in (largest, -largest):
+        printed = float(float_text(value, DTYPES["f32"]))
+        assert abs(printed) <= largest
+        assert round_float(printed, DTYPES["f32"]) == value
+    assert float_text(0.1, DTYPES["f32"]) == "0.1"

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from linnet.onnx import export_model, load_model
+from linnet.onnx import load_model, native
 from linnet.onnx.alias import in_place
+from linnet.onnx.export import export_program
 from linnet.reference import evaluate
 
 HEAD = """module m
@@ -64,7 +65,8 @@ def test_where_it_lies(name: str, folder: Path) -> None:
     body, expected = BODIES[name]
     path = folder / "m.linnet"
     path.write_text(source(body), encoding="utf-8")
-    made = export_model(path)
+    program = load_model(path).program
+    made = export_program(program, None, "fast", inline=True, kernels=native.WITH_NATIVE)
     props = {p.key: p.value for p in made.model.metadata_props}
     inputs = {v: k.removeprefix("linnet.state.") for k, v in props.items() if ".state." in k}
     outputs = {

@@ -1,11 +1,13 @@
 """Makes a model of ONNX with PyTorch's exporters, in a process and with packages of its own.
 
-`python onnx_exports.py bert|llama new|old FILE`: a small model of transformers, with dynamic axes.
+`python onnx_exports.py bert|llama new|old|optimum FILE`: a small model of transformers, with
+dynamic axes.
 """
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 
@@ -62,6 +64,13 @@ def main() -> None:
 
     kind, exporter, path = sys.argv[1:]
     model, names = small(kind)
+    if exporter == "optimum":
+        from optimum.exporters.onnx import onnx_export_from_model
+
+        folder = Path(path).with_suffix("")
+        onnx_export_from_model(model.model, folder, task="feature-extraction", do_validation=False)
+        (folder / "model.onnx").rename(path)
+        return
     ids = torch.randint(0, 64, (2, 7))
     given = (ids, torch.ones_like(ids))[: len(names)]
     axes = {0: "batch_size", 1: "sequence"}

@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from linnet.onnx import OnnxImportError, import_onnx
-from porting.onnx_importing import members, model_of, same
+from porting.onnx_importing import checked, members, model_of, same
 
 RNG = np.random.default_rng(3)
 
@@ -162,3 +162,48 @@ def test_sizes_and_dtypes_that_cannot_be(tmp_path: Path) -> None:
     model = small()
     model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.STRING
     assert "the input `x`: the dtype STRING has no counterpart" in refused(model, tmp_path / "out")
+
+
+def test_names_that_stand_in_each_others_way(tmp_path: Path) -> None:
+    """A tensor may be called as a module of others, or as another but for its punctuation."""
+    model = model_of(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        main (float[n, 3] x) => (float[n, 3] y) {
+            a = Mul (x, part)
+            b = Add (a, part__bias)
+            y = Sub (b, slashed)
+        }""",
+        part=floats(3),
+        part__bias=floats(3),
+        slashed=floats(3),
+    )
+    model.graph.node[2].input[1] = "part/bias"
+    model.graph.initializer[2].name = "part/bias"
+    same(model, tmp_path / "names", {"x": floats(2, 3)})
+
+
+def test_an_input_that_nothing_reads_is_still_given(tmp_path: Path) -> None:
+    model = model_of(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        main (float[n, 3] x, int64[m] ids) => (float[n, 3] y) { y = Neg (x) }"""
+    )
+    result = import_onnx(model, output=tmp_path / "unread")
+    assert "x: Tensor[N, 3; f32], ids: Tensor[M; i64]" in checked(result)
+
+
+def test_graphs_that_are_no_valid_ones(tmp_path: Path) -> None:
+    model = model_of(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        main (float[n] x, float[m] y, float[2, 3] z) => (float[n] r) {
+            a = Add (x, y)
+            b = MaxPool (z)
+            c = MatMul (z, z)
+            r = Sum (a, b, c)
+        }"""
+    )
+    told = refused(model, tmp_path / "out")
+    assert "Add: shapes do not broadcast: [N] and [M]: in the one that gives `a`" in told
+    assert "MaxPool: it does not take what it is given, Tensor[2, 3; f32]" in told
+    assert "MatMul: what it multiplies does not fit together: [2, 3] and [2, 3]" in told
+    model.graph.node[0].input[0] = "nowhere"
+    assert "it reads `nowhere`, which nothing makes" in refused(model, tmp_path / "out")

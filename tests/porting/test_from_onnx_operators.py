@@ -142,7 +142,8 @@ MOVES = [  # with indices, and a second tensor
     "GatherElements <axis = 1> (x, same)",
     "GatherND(x, pairs)", "Tile(x, times)", "Where(mask, x, c)", "Concat <axis = 1> (x, x)",
     "MatMul(x, w)", "Einsum <equation = \"bij,jk->bki\"> (x, w)", "Expand(x, wide)",
-    "ScatterND(x, rows, c)", "Mod <fmod = 1> (x, w2)", "Max(x, c)", "Sum(x, x, c)",
+    "ScatterND(x, rows, c)", "ScatterElements <axis = 1> (x, turns, c)",
+    "Mod <fmod = 1> (x, w2)", "Max(x, c)", "Sum(x, x, c)",
     "ArgMax <axis = 1, keepdims = 0> (x)", "Slice(x, starts, ends, axes, steps)",
     "Pad <mode = \"reflect\"> (x, pads)", "Pad <mode = \"edge\"> (x, pads)",
 ]  # fmt: skip
@@ -154,13 +155,14 @@ def test_of_several_tensors(text: str, tmp_path: Path) -> None:
         "at": np.array([[0, -1], [2, 1]]),
         "flat": np.array([3, 0, -4]),
         "same": RNG.integers(-3, 3, (2, 3, 4)),
-        "pairs": np.array([[0, 1], [1, 2], [1, 0]]),
+        "turns": RNG.permuted(np.tile(np.array([[0], [1], [-1]]), (2, 1, 4)), axis=1),
+        "pairs": np.array([[0, -1], [1, 2], [-1, 0]]),
         "times": np.array([1, 2, 3]),
         "mask": RNG.integers(0, 2, (2, 3, 4)).astype(bool),
         "c": RNG.standard_normal((2, 3, 4)).astype(np.float32),
         "w": RNG.standard_normal((4, 5)).astype(np.float32),
         "w2": np.array([1.5, 0.25, 2, 3], np.float32),
-        "rows": np.array([[1], [0]]),
+        "rows": np.array([[1], [-2]]),
         "wide": np.array([5, 1, 3, 1]),
         "starts": np.array([-1, 1]),
         "ends": np.array([-(1 << 62), 100]),
@@ -219,3 +221,25 @@ def test_a_branch_and_a_known_one(tmp_path: Path) -> None:
     )
     feeds = [{"x": np.array(v, np.float32)} for v in ([1, 2, 3], [-1, -2, 0])]
     assert "if " in same(model, tmp_path / "branch", *feeds)
+
+
+LOOPS = [  # what a turn says of going on, and what the loop is told
+    ("going = Identity(c)", "limit, , x"),
+    ("s = ReduceSum <keepdims = 0> (next)  going = Less(s, most)", "limit, yes, x"),
+    ("s = ReduceSum <keepdims = 0> (next)  going = Less(s, most)", ", yes, x"),
+]
+
+
+@pytest.mark.parametrize(("going", "given"), LOOPS)
+def test_loops(going: str, given: str, tmp_path: Path) -> None:
+    model = model_of(
+        f"""<ir_version: 8, opset_import: ["" : 17]>
+        main (float[N] x) => (float[N] y)
+        <int64 limit = {{4}}, bool yes = {{1}}, float most = {{40}}, float[1] two = {{2}}>
+        {{ y = Loop <body = turn (int64 i, bool c, float[N] v) => (bool going, float[N] next) {{
+              next = Mul(v, two)
+              {going}
+           }}> ({given}) }}"""
+    )
+    text = same(model, tmp_path / "loop", {"x": np.array([1, 3, 0.5], np.float32)})
+    assert ("for " if "Identity" in going else "while ") in text

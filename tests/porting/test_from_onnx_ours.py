@@ -19,10 +19,11 @@ from linnet.stablehlo.emit import paths_of
 from linnet.workspace import Workspace
 from porting.onnx_importing import checked, members
 
-# The entries whose models have a shape for everything: the others pack rows, page or generate.
+# The entries whose models have a shape for everything: the others pack rows or page.
 ENTRIES = (
     *("forward", "next_token", "decode", "prefill", "decode_rows"),
     *("loss_packed", "log_probs_packed", "hidden_packed"),
+    *("generate", "sample", "generate_until"),
 )
 
 
@@ -39,7 +40,8 @@ def round_trip(program: Program, entry: str, place: Path) -> str:
     text = checked(result)
     own = [x for (kind, _, _), x in told if kind == "value"]
     again = lower(check(Workspace(), result.source))
-    found = reference.evaluate(again, result.entry, own, members(result), states)
+    named = {name: size for name, size in sizes.items() if name in again.entries["forward"].dims}
+    found = reference.evaluate(again, result.entry, own, members(result), states, named)
     results = list(found) if isinstance(found, tuple) else [found]
     props = {p.key: p.value for p in made.model.metadata_props}
     for port in made.outputs:

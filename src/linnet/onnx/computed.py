@@ -60,6 +60,13 @@ def _binary(call: Call) -> Node:
     return call.graph.elementwise(_BINARY[call.proto.op_type], [a, b])
 
 
+def _shift(call: Call) -> Node:
+    x, count = call.node(), call.node(1)
+    if call.attributes["direction"] == b"LEFT":
+        return call.graph.elementwise("shl", [x, count])
+    return call.ops.shift_right(x, count, logical=True)
+
+
 def _compare(call: Call) -> Node:
     given = [call.node(), call.node(1)]
     if call.proto.op_type == "GreaterOrEqual" and constant(given[1]) == 0:
@@ -320,6 +327,10 @@ def matmul(call: Call, a: Node, b: Node) -> Node:
 
 def dot(call: Call, a: Node, b: Node, of_a: str, of_b: str, result: str) -> Node:
     """The product, which reads parameters as they lie where they are turned around for it."""
+    sizes = dict(zip(of_a, a.shape, strict=True))
+    if any(sizes.get(letter, size) != size for letter, size in zip(of_b, b.shape, strict=True)):
+        shapes = (f"[{', '.join(map(str, x.shape))}]" for x in (a, b))
+        raise Unsupported(f"what it multiplies does not fit together: {' and '.join(shapes)}")
     (a, of_a), (b, of_b) = _as_it_lies(a, of_a), _as_it_lies(b, of_b)
     return call.graph.dot(a, b, of_a, of_b, result)
 
@@ -388,6 +399,7 @@ COMPUTED: dict[str, Rule] = {
     **dict.fromkeys(("Softmax", "LogSoftmax"), _softmax),
     **dict.fromkeys([f"Reduce{kind}" for kind in _SUMS.split()], _reduce),
     **dict.fromkeys(("ArgMax", "ArgMin"), _arg_extreme),
+    "BitShift": _shift,
     "Sign": _sign,
     "Max": _many("max"),
     "Min": _many("min"),

@@ -11,6 +11,7 @@ from typing import Any
 import onnx
 import onnx.inliner
 
+import linnet.onnx.control  # noqa: F401 (adds its operators to the reader's)
 from linnet.diagnostics import ExportError, OnnxImportError
 from linnet.dims import Dim
 from linnet.onnx.computed import COMPUTED

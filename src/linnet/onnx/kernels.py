@@ -40,32 +40,33 @@ class Kernel(backends.Kernel):
 
 # ---------------------------------------------------------------- caches
 #
-# The runtime refuses positions outside an axis, which the ops leave out. Everything is scattered
-# into the cache as it is: where the cache is read nowhere else, the runtime then writes in place.
+# The runtime refuses positions outside an axis, which the ops leave out.
 
 
 def _write_span(p: Place, call: Call) -> str:
-    """The values whose positions are inside, put there."""
+    """The cache before the values, those of the values that are inside, the cache after them."""
     cache, value, at = call.inputs
-    kept, place = _span(p, call, at)
-    return _put(p, p.name(cache), p.name(value), kept, place, "written")
+    return _spanned(p, call, p.name(cache), p.name(value), p.name(at))
 
 
-def _span(p: Place, call: Call, at: Node) -> tuple[str, str]:
-    """Which of the values have a position inside the cache, and the positions."""
+def _spanned(p: Place, call: Call, cache: str, value: str, at: str) -> str:
     w, sizes = p.writer, p.sizes
-    cache, value = (shape_of(x)[2] for x in call.inputs[:2])
-    first = w.to(w.op("Reshape", p.name(at), w.integers([1])), I32, I64)
-    place = w.op("Add", arrays.iota(w, sizes, value, I64), first)
-    kept = _which(w, _inside(w, place, sizes.scalar(cache)))
-    return kept, w.op("Gather", place, kept)
+    extent = sizes.one(shape_of(call.inputs[0])[2])
+    count = sizes.one(shape_of(call.inputs[1])[2])
+    zero, axis = w.integers([0]), w.integers([2])
+    first = w.to(w.op("Reshape", at, w.integers([1])), I32, I64)
+    start = _within(w, first, extent)
+    stop = _within(w, w.op("Add", first, count), extent)
+    begin = _within(w, w.op("Sub", start, first), count)
+    end = _within(w, w.op("Sub", stop, first), count)
+    before = w.op("Slice", cache, zero, start, axis)
+    new = w.op("Slice", value, begin, end, axis)
+    after = w.op("Slice", cache, stop, extent, axis)
+    return w.op("Concat", before, new, after, axis=2, wish="written")
 
 
-def _put(p: Place, cache: str, value: str, kept: str, place: str, wish: str = "") -> str:
-    w = p.writer
-    new = w.op("Gather", value, kept, axis=2)
-    index = w.op("Expand", w.op("Unsqueeze", place, w.integers([1])), w.op("Shape", new))
-    return w.op("ScatterElements", cache, index, new, axis=2, wish=wish)
+def _within(w: Writer, x: str, most: str) -> str:
+    return w.op("Min", w.op("Max", x, w.integers([0])), most)
 
 
 def _write_rows(p: Place, call: Call) -> str:
@@ -101,7 +102,7 @@ def _write_slots(p: Place, call: Call) -> str:
     rows = w.op("Gather", rows, kept)
     new = w.op("Gather", p.name(value), kept)
     old = w.op("Gather", p.name(cache), rows, axis=0)
-    written = _put(p, old, new, *_span(p, call, at))
+    written = _spanned(p, call, old, new, p.name(at))
     index = w.op("Unsqueeze", rows, w.integers([1]))
     return w.op("ScatterND", p.name(cache), index, written, wish="written")
 
@@ -197,8 +198,8 @@ def _one(policy: Policy, kind: str, write: Callable[[Place, Call], str]) -> tupl
 
 
 KERNELS: dict[str, tuple[Kernel, ...]] = {
-    "std.nn.cache::write_at": _one("exact", "ScatterElements", _write_span),
-    "std.nn.cache::write_span": _one("exact", "ScatterElements", _write_span),
+    "std.nn.cache::write_at": _one("exact", "Concat", _write_span),
+    "std.nn.cache::write_span": _one("exact", "Concat", _write_span),
     "std.nn.cache::write_rows": _one("exact", "ScatterElements", _write_rows),
     # Rows are distinct: of two that are one the op says which is kept.
     "std.nn.cache::write_slots": _one("equivalent", "ScatterND", _write_slots),

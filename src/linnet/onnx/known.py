@@ -53,10 +53,10 @@ class Known:
 
 def sizes_of(shape: Sequence[Dim], dtype: str = "i64") -> Known:
     """Sizes as an array: numbers where they all are."""
-    return _plain(np.array(list(shape), dtype=object).reshape(len(shape)), dtype)
+    return plain(np.array(list(shape), dtype=object).reshape(len(shape)), dtype)
 
 
-def _plain(array: Any, dtype: str, name: str = "") -> Known:
+def plain(array: Any, dtype: str, name: str = "") -> Known:
     """The array, its `Dim`s as numbers where none depends on a name."""
     array = np.asarray(array)
     if array.dtype != object:
@@ -112,7 +112,7 @@ def _less(a: Any, b: Any) -> bool:
 
 
 def bounds(size: Dim) -> tuple[int | None, int | None]:
-    """What a size is at least and at most, its names standing for sizes of at least 1."""
+    """What a size is at least and at most, its names standing for sizes of at least 0."""
     low: int | None = 0
     high: int | None = 0
     for factors, count in size.coefficients():
@@ -176,7 +176,7 @@ def folded(
         arrays = [np.asarray(each.array, dtype=object) for each in given]
         made = np.frompyfunc(_ELEMENTWISE[kind], len(arrays), 1)(*arrays)
         told = "bool" if kind[:5] in ("Equal", "Less", "Great", "LessO") else given[-1].dtype
-        return _plain(np.asarray(made, dtype=object), told)
+        return plain(np.asarray(made, dtype=object), told)
     match kind:
         case "Cast" if dtype[0] in "iu":
             return Known(x.array, dtype)
@@ -188,17 +188,17 @@ def folded(
             return x  # whole already: a size
         case "Concat":
             parts = [np.asarray(each.array, dtype=object) for each in given]
-            return _plain(np.concatenate(parts, attributes.get("axis", 0)), x.dtype)
+            return plain(np.concatenate(parts, attributes.get("axis", 0)), x.dtype)
         case "Gather" if not given[1].symbolic:
             at = given[1].array
-            return _plain(np.take(x.array, at, attributes.get("axis", 0)), x.dtype)
+            return plain(np.take(x.array, at, attributes.get("axis", 0)), x.dtype)
         case "Reshape":
-            return Known(x.array.reshape(given[1].numbers()), x.dtype)
+            return plain(x.array.reshape(given[1].numbers()), x.dtype)
         case "ReduceProd" | "ReduceSum":
             found = product(x.sizes()) if kind == "ReduceProd" else sum(x.sizes(), Dim.of(0))
             keep = attributes.get("keepdims", 1)
             array = np.array(found, dtype=object)
-            return _plain(array.reshape([1] * (x.array.ndim if keep else 0)), x.dtype)
+            return plain(array.reshape([1] * (x.array.ndim if keep else 0)), x.dtype)
     return None
 
 

@@ -281,6 +281,16 @@ def _gather_elements(call: Call) -> Node:
     return call.ops.along(x, ids, axis)
 
 
+def _counted_back(call: Call, ids: Node, sizes: Sequence[Dim]) -> Node:
+    """Positions in several axes, those below zero counted from the ends."""
+    axis = ids.rank - 1
+    parts = [call.graph.part(ids, axis, at, at + 1) for at in range(len(sizes))]
+    if all(map(not_below_zero, parts)):
+        return ids
+    back = [_positions(call, part, size) for part, size in zip(parts, sizes, strict=True)]
+    return call.graph.concat(back, axis)
+
+
 def _gather_nd(call: Call) -> Node:
     graph, x, ids = call.graph, call.node(), call.node(1)
     batch, count = call.attribute("batch_dims", 0), ids.shape[-1].constant
@@ -301,8 +311,7 @@ def _gather_nd(call: Call) -> Node:
     places = [f"${at}" for at in range(batch)]
     places += [f"@1[{own}{at}]" for at in range(count)]
     places += [f"${at}" for at in range(outer, len(shape))]
-    if not all(map(not_below_zero, parts)):
-        call.ops.notes.append("positions of GatherND below zero are read as 0")
+    ids = _counted_back(call, ids, x.shape[batch : batch + count])
     return graph.define(f"@0[{', '.join(places)}]", [x, ids], shape, dtype=x.dtype, name="found")
 
 
@@ -344,6 +353,7 @@ def _scatter_nd(call: Call) -> Node:
     if count is None:
         raise Unsupported("how many axes it writes by is not known")
     outer = ids.rank - 1
+    ids = _counted_back(call, ids, x.shape[:count])
     kind = {"none": "put", "add": "sum", "mul": "prod"}
     told = call.attribute("reduction", b"none").decode()
     return call.ops.scatter(

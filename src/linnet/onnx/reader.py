@@ -11,10 +11,10 @@ import onnx
 
 from linnet.diagnostics import InternalError
 from linnet.dims import Dim
-from linnet.onnx.known import Known, evaluated, folded, sizes_of
+from linnet.onnx.known import Known, evaluated, folded, plain, sizes_of
 from linnet.onnx.parts import Part
 from linnet.onnx.stored import Stored, dtype_of, read_tensor, scope_of
-from linnet.porting.graph import Body, Graph, Node, known_size
+from linnet.porting.graph import Graph, Node, known_size
 from linnet.porting.operations import Operations, UnknownDtype, Unsupported
 
 Value = Known | Node | Part
@@ -201,6 +201,9 @@ class Reader:
             self.problem(str(reason), proto)
         except InternalError as error:
             self.problem(error.args[0].partition(": ")[2], proto)
+        except (KeyError, IndexError, ValueError, TypeError, AssertionError):
+            shapes = ", ".join(_shown(value) for value in given)
+            self.problem(f"it does not take what it is given, {shapes or 'nothing'}", proto)
         else:
             values = made if isinstance(made, list) else [made]
             for value in values:
@@ -277,8 +280,8 @@ class Reader:
                 axes = known[1].numbers() if len(known) > 1 else attributes.get("axes")
                 if kind == "Squeeze":
                     gone = None if axes is None else tuple(axes)
-                    return Known(np.squeeze(x.array, gone), x.dtype)
-                return Known(np.expand_dims(x.array, tuple(axes or ())), x.dtype)
+                    return plain(np.squeeze(x.array, gone), x.dtype)
+                return plain(np.expand_dims(x.array, tuple(axes or ())), x.dtype)
             case "Slice":
                 names = ("starts", "ends", "axes", "steps")
                 told = {n: list(attributes[n]) for n in names if n in attributes}
@@ -288,7 +291,7 @@ class Reader:
                 for at, place in enumerate(told.get("axes", range(len(starts)))):
                     step = told["steps"][at] if "steps" in told else 1
                     parts[place] = slice(starts[at], told["ends"][at], step)
-                return Known(x.array[tuple(parts)], x.dtype)
+                return plain(x.array[tuple(parts)], x.dtype)
         return None
 
     def constant(self, proto: onnx.NodeProto, attributes: Mapping[str, Any]) -> Known:
@@ -325,56 +328,17 @@ class Reader:
         return self.run(graph, inner)
 
 
+def _shown(value: Value | None) -> str:
+    """A type, as the language writes it."""
+    if value is None:
+        return "none"
+    if isinstance(value, Part):
+        return "a part of no known size"
+    return f"Tensor[{', '.join(map(str, value.shape))}; {value.dtype}]"
+
+
 Control = Callable[
     [Reader, onnx.NodeProto, Sequence[Value | None], Mapping[str, Any], dict[str, Value | None]],
     "Value | list[Value]",
 ]
-
-
-def _if(
-    reader: Reader,
-    proto: onnx.NodeProto,
-    given: Sequence[Value | None],
-    attributes: Mapping[str, Any],
-    env: dict[str, Value | None],
-) -> Value | list[Value]:
-    """The branch that is known to be taken, or both."""
-    [test] = given
-    yes, no = attributes["then_branch"], attributes["else_branch"]
-    if isinstance(test, Known):
-        if test.symbolic:
-            raise Unsupported("its condition depends on the sizes that it is given")
-        return reader.body(yes if bool(test.array.reshape(())) else no, [], env)
-    assert isinstance(test, Node)
-    graph = reader.graph
-    outside = _outside(reader, [yes, no], env)
-    fixed = list(outside.values())
-    args = [graph.arg(at, x, x.name) for at, x in enumerate(fixed)]
-    inner = {**env, **dict(zip(outside, args, strict=True))}
-    results = [[reader.node(x) for x in reader.body(each, [], inner)] for each in (no, yes)]
-    if any(a.shape != b.shape for a, b in zip(*results, strict=True)):
-        raise Unsupported("its branches give tensors of different shapes")
-    return list(graph.branch(graph.reshape(test, ()), fixed, [Body(tuple(r)) for r in results]))
-
-
-def _outside(
-    reader: Reader, graphs: Sequence[onnx.GraphProto], env: dict[str, Value | None]
-) -> dict[str, Node]:
-    """The tensors that subgraphs read from around them."""
-    found: dict[str, Node] = {}
-    for graph in graphs:
-        for node in graph.node:
-            inner = [each.g for each in node.attribute if each.HasField("g")]
-            found.update(_outside(reader, inner, env))
-            for name in node.input:
-                if name not in env and name in reader.stored.tensors:
-                    env[name] = reader.initializer(reader.stored.tensors[name])
-                if isinstance(value := env.get(name), Node):
-                    found[name] = value
-        for output in graph.output:
-            if isinstance(value := env.get(output.name), Node):
-                found[output.name] = value
-    return found
-
-
-CONTROL: dict[str, Control] = {"If": _if}
+CONTROL: dict[str, Control] = {}  # what `control` adds: operators that have graphs

@@ -239,6 +239,7 @@ def _batch_norm(call: Call) -> Node:
             [x, mean, variance, weight, bias, eps],
             shape=x.shape,
             dtype=x.dtype,
+            form=["{}"] * 6,
             name="normed",
         )
     wide = [*weight.shape, *[ONE] * (x.rank - 2)]

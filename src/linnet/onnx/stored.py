@@ -100,17 +100,18 @@ class Stored:
         self.folder = folder
         self.tensors = {tensor.name: tensor for tensor in model.graph.initializer}
         self.users = _users(model.graph)
+        self.read = {*self.users, *_given(model.graph)}
         self.members: list[Member] = []
         self.nodes: dict[Member, Node] = {}
         self.taken: set[tuple[str, ...]] = set()
+        self.above: set[tuple[str, ...]] = set()  # the modules of those that are taken
         self.states: dict[str, Member] = {}  # by the paths that the model tells
         self.known: dict[Any, Node] = {}
         given = {tensor.name for tensor in model.graph.initializer}
-        self.paths = {name: tuple(_words(name)) for name in given if not _GENERATED.match(name)}
-        self.paths |= {
-            name: tuple(path.split(".")) for name, path in named.items() if name in given
-        }
-        self.taken.update(self.paths.values())
+        wished = {name: tuple(_words(name)) for name in given if not _GENERATED.match(name)}
+        wished |= {n: tuple(path.split(".")) for n, path in named.items() if n in given}
+        deepest = sorted(wished, key=lambda name: (-len(wished[name]), name))
+        self.paths = {name: self.fresh(wished[name]) for name in deepest}
 
     def value(self, name: str) -> Known | Node:
         """The initializer: a parameter, or numbers that are worked with while reading."""
@@ -148,13 +149,21 @@ class Stored:
         return self.fresh((*scope, role)), turned
 
     def fresh(self, path: tuple[str, ...]) -> tuple[str, ...]:
-        """The path, or one with a number at its end; none is the beginning of another."""
+        """The path, or one with a number in it; none is the beginning of another."""
         wish, number = path, 1
-        while any(path[: len(t)] == t or t[: len(path)] == path for t in self.taken):
+        while (at := self._in_the_way(path)) is not None:
             number += 1
-            path = (*wish[:-1], f"{wish[-1]}_{number}")
+            path = (*wish[:at], f"{wish[at]}_{number}", *wish[at + 1 :])
         self.taken.add(path)
+        self.above.update(path[:at] for at in range(1, len(path)))
         return path
+
+    def _in_the_way(self, path: tuple[str, ...]) -> int | None:
+        """Which step of the path is that of another tensor, or of a module."""
+        for at in range(1, len(path)):
+            if path[:at] in self.taken:
+                return at - 1
+        return len(path) - 1 if path in self.taken or path in self.above else None
 
     def member(self, path: tuple[str, ...], array: Any, dtype: str, kind: str = "param") -> Node:
         shape = tuple(map(Dim.of, array.shape))
@@ -218,6 +227,15 @@ def _users(graph: onnx.GraphProto) -> dict[str, tuple[onnx.NodeProto, int]]:
             if name not in found or found[name][0].op_type in ("Identity", "Cast"):
                 found[name] = node, at
     return found
+
+
+def _given(graph: onnx.GraphProto) -> Iterator[str]:
+    """The names of what the graph, and each graph in it, gives."""
+    yield from (value.name for value in graph.output)
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from _given(attribute.g)
 
 
 def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:

@@ -652,7 +652,8 @@ def broadcast_shape(shapes: Sequence[Shape]) -> Shape:
         axes = [s[len(s) - rank + at] for s in shapes if len(s) - rank + at >= 0]
         wide = [axis for axis in axes if axis != ONE]
         if any(axis != wide[0] for axis in wide):
-            raise InternalError("porting", f"shapes do not broadcast: {shapes}")
+            told = " and ".join(f"[{', '.join(map(str, shape))}]" for shape in shapes)
+            raise InternalError("porting", f"shapes do not broadcast: {told}")
         out.append(wide[0] if wide else ONE)
     return tuple(out)
 

@@ -204,13 +204,13 @@ class _Reader:
                 )
                 self.states[made] = path[0]
                 placed[program.nodes[member]] = made
-        results = graph.substitute(program.results, placed)
+        results = _placed(graph, program.results, placed)
         results = recognised(graph, results, self.notes)
         self.results = outlined(graph, self.tree, results)
         _settle(self.tree, (), {own[:-1] for own, node in parts(self.results) if node.op == "walk"})
 
     def _keep_used(self) -> None:
-        used = set(topological(self.program.results))
+        used = set(within(self.program.results))
         used.update(self.program.nodes[member] for member in self.program.written)
         unused = [m for m in self.program.members if self.program.nodes[m] not in used]
         self.kept = [m for m in self.program.members if self.program.nodes[m] in used]
@@ -255,6 +255,22 @@ class _Reader:
             if member.array is not None:
                 arrays[member.tensor] = np.asarray(member.array)
         return arrays, bindings
+
+
+def _placed(graph: Graph, results: Sequence[Node], known: Mapping[Node, Node]) -> list[Node]:
+    """The results with parameters by their paths, in bodies of loops too."""
+    new = dict(known)
+    for node in topological(results):
+        if node not in new:
+            data = [
+                Body(tuple(_placed(graph, item.results, known))) if isinstance(item, Body) else item
+                for item in node.data
+            ]
+            inputs = [new[each] for each in node.inputs]
+            new[node] = graph.node(
+                node.op, inputs, data, shape=node.shape, dtype=node.dtype, name=node.name
+            )
+    return [new[node] for node in results]
 
 
 def _arrays(tree: Branch) -> set[str]:

@@ -416,8 +416,10 @@ def _scores(graph: Graph, node: Node) -> tuple[Node, Node, float, Node | None] |
     for scores, added in _both(node, "add"):
         if mask is None and added.op == "select":
             mask, kept, fill = added.inputs
+            if (number := constant(kept)) is not None and number < 0:
+                mask, kept, fill = graph.elementwise("not", [mask]), fill, kept
             number = constant(fill)
-            if constant(kept) != 0 or number is None or not -3.5e38 < number <= -1e30:
+            if number is None or not -3.5e38 < number <= -1e30 or not _is_zero(kept, added):
                 return None
             node = scores
             break
@@ -448,6 +450,14 @@ def _scores(graph: Graph, node: Node) -> tuple[Node, Node, float, Node | None] |
         _turned(graph, keys, of_key, (rows, heads, key, *summed)),
         scale,
         mask,
+    )
+
+
+def _is_zero(kept: Node, chosen: Node) -> bool:
+    """What is chosen where a score is kept is 0: it says so, or all else has been replaced."""
+    test = chosen.inputs[0]
+    return constant(kept) == 0 or (
+        test.op == "ne" and test.inputs[0] is kept and constant(test.inputs[1]) == 0
     )
 
 
