@@ -246,7 +246,7 @@ def test_the_page_shows_what_happens(
 ) -> None:
     """Its program is written, its Python run, in order; `--update` rewrites what that prints."""
     monkeypatch.chdir(tmp_path)
-    said = ""
+    said, space = "", dict[str, object]()
 
     def happens(fence: re.Match[str]) -> str:
         nonlocal said
@@ -254,7 +254,7 @@ def test_the_page_shows_what_happens(
         if kind.startswith("linnet "):
             Path(kind.split()[1]).write_text(body, encoding="utf-8")
         elif kind == "python":
-            exec(compile(body, str(PAGE), "exec"), {})
+            exec(compile(body, str(PAGE), "exec"), space)
             said = capsys.readouterr().out
             assert said
         elif kind == "text":
