@@ -47,6 +47,26 @@ CASES = {
         {"linear_3", "linear"},
         [((2, 3, 5), (3, 5), (4, 5), (4, 5), (4,)), ((2, 9, 5), (3, 5), (4, 5), (4, 5), (4,))],
     ),
+    "more axes than an operator takes": (
+        "(x: Tensor[1, 2, 1, 1, 2, 1, 1, 1, 5; T], w: Tensor[3, 5; T])"
+        " -> Tensor[1, 2, 1, 1, 2, 1, 1, 1, 3; T]",
+        "return linear(x, w)",
+        set[str](),
+        [((1, 2, 1, 1, 2, 1, 1, 1, 5), (3, 5))],
+    ),
+    "as many as it takes": (
+        "(x: Tensor[1, 2, 1, 2, 1, 1, 1, 5; T], w: Tensor[3, 5; T])"
+        " -> Tensor[1, 2, 1, 2, 1, 1, 1, 3; T]",
+        "return linear(x, w)",
+        {"linear"},
+        [((1, 2, 1, 2, 1, 1, 1, 5), (3, 5))],
+    ),
+    "nothing to sum": (
+        "(x: Tensor[2, 0; T], w: Tensor[3, 0; T]) -> Tensor[2, 3; T]",
+        "return linear(x, w)",
+        {"linear"},
+        [((2, 0), (3, 0))],
+    ),
     "rms_norm": (
         "<N: Dim>(x: Tensor[N, 8; T], w: Tensor[8; T]) -> Tensor[N, 8; T]",
         "return rms_norm(x, w, eps = 1e-3)",

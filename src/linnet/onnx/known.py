@@ -88,7 +88,7 @@ def evaluated(node: onnx.NodeProto, given: Sequence[Known | None], opset: int) -
     made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
     try:
         results = ReferenceEvaluator(made).run(None, feeds)
-    except Exception:  # it raises whatever NumPy does
+    except Exception:  # whatever NumPy raises: the node is then translated, or refused by name
         return None
     if any(not isinstance(x, np.ndarray | np.generic) or x.size > _LARGEST for x in results):
         return None

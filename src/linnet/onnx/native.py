@@ -76,8 +76,13 @@ def _linear(p: Place, call: Call) -> str:
     return found[0]
 
 
+_AXES = 8  # as many has a Tensor of onnx.c
+
+
 def _floats(call: Call) -> str | None:
-    dtype = call_dtype(call)
+    dtype, axes = call_dtype(call), max(len(shape_of(x)) for x in call.inputs)
+    if axes > _AXES:
+        return f"takes {_AXES} axes at most, not {axes}"
     return None if dtype in _DTYPES else f"reads f32, bf16 and f16, and the input is {dtype}"
 
 
